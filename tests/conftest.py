@@ -1,0 +1,54 @@
+"""Options and fixtures that every test shares."""
+
+from __future__ import annotations
+
+import os
+
+# One BLAS thread and one emulator worker each: `pytest -n 2` fills two cores without fighting over them.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TINY_VLLM_WORKERS"):
+    os.environ.setdefault(name, "1")
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DATA = Path(__file__).parent / "data"
+TINY = sorted(p.name for p in (DATA / "tiny").iterdir())
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", choices=("emulator", "cuda"), default="emulator", help="where kernels run")
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest):
+    from tiny_vllm.device import get_device
+
+    return get_device(request.config.getoption("--device"))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """The same numbers for the same test, other numbers for another."""
+    return np.random.default_rng(list(request.node.nodeid.encode()))
+
+
+@pytest.fixture(params=TINY)
+def tiny_folder(request: pytest.FixtureRequest) -> Path:
+    """Each of the eight tiny checkpoints with independent goldens."""
+    return DATA / "tiny" / request.param
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The built-in real model (135M), fetched once into the user's cache; a test that needs it is skipped offline."""
+    from tiny_vllm.errors import UserError
+    from tiny_vllm.models.smollm2 import ensure_smollm2
+
+    try:
+        return ensure_smollm2(progress=False)
+    except UserError as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"the built-in model must be there in CI: {error}")
+        pytest.skip(f"the built-in model cannot be had: {error}")

@@ -1,0 +1,113 @@
+"""CuPy's RawKernel and RawModule with checked arguments, compiled at once and launched in the device's stream."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tiny_vllm.device.base import Dim
+from tiny_vllm.device.cupy_setup import import_cupy
+from tiny_vllm.device.signature import Signature, parse_parameters
+from tiny_vllm.device.source import COMMON_OPTIONS
+from tiny_vllm.errors import CompileError, LaunchError, UserError
+
+cupy = import_cupy()
+
+LARGEST = 2**31 - 1  # of a grid's x; CuPy would cut a larger one off, and make a zero or less a 1
+DriverError = cupy.cuda.driver.CUDADriverError
+
+
+class Owner(Protocol):
+    """The device that a kernel runs on."""
+
+    @property
+    def stream(self) -> Any: ...
+    def hold(self, arguments: tuple[Any, ...]) -> None: ...
+
+
+class CudaKernel:
+    """A compiled `__global__` function; kernel(grid, block, args, shared_mem=bytes) checks and launches."""
+
+    def __init__(self, device: Owner, raw: Any, name: str, signature: Signature) -> None:
+        self.name = name
+        self._device, self._raw, self._signature = device, raw, signature
+        self._function = raw.kernel  # RawKernel's own call looks this up again each time
+        self._cooperative = bool(raw.enable_cooperative_groups)
+
+    def __call__(self, grid: Dim, block: Dim, args: Sequence[Any], *, shared_mem: int = 0) -> None:
+        """Raises TypeError for a wrong argument, LaunchError in CUDA's words for a launch that it refuses."""
+        passed = self._signature.check(args)
+        if min(*grid, *block) < 1 or max(grid) > LARGEST or len(grid) > 3 or len(block) > 3:
+            raise self._refused("CUDA_ERROR_INVALID_VALUE: invalid argument", grid, block, shared_mem)
+        try:
+            self._function(tuple(grid), tuple(block), passed, shared_mem, self._device.stream, self._cooperative)
+        except DriverError as error:
+            raise self._refused(error, grid, block, shared_mem) from error
+        self._device.hold(passed)
+
+    def _refused(self, words: Any, grid: Dim, block: Dim, shared_mem: int) -> LaunchError:
+        return LaunchError(
+            f"{self.name}: {words} (grid {grid}, block {block}, {shared_mem} B of dynamic shared memory)"
+        )
+
+    @property
+    def max_dynamic_shared_size_bytes(self) -> int:
+        """Bytes of dynamic shared memory that a launch may ask for; more than 48 KiB must be set here first."""
+        return int(self._raw.max_dynamic_shared_size_bytes)
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, size: int) -> None:
+        try:
+            self._raw.max_dynamic_shared_size_bytes = size
+        except DriverError as error:
+            raise LaunchError(f"{self.name}: {error} ({size} bytes of dynamic shared memory)") from error
+
+
+class CudaModule:
+    """A compiled .cu file."""
+
+    def __init__(self, device: Owner, raw: Any, code: str, options: tuple[str, ...]) -> None:
+        self._device, self._raw, self._code, self._options = device, raw, code, options
+
+    def get_function(self, name: str) -> CudaKernel:
+        """The kernel of that name. Raises KernelError naming those that are there."""
+        signature = Signature(name, parse_parameters(self._code, name, self._options), cupy.ndarray)
+        return CudaKernel(self._device, self._raw.get_function(name), name, signature)
+
+
+def compile_kernel(
+    device: Owner, code: str, name: str, options: tuple[str, ...], settings: dict[str, Any]
+) -> CudaKernel:
+    """settings: those of cupy.RawKernel, such as enable_cooperative_groups."""
+    signature = Signature(name, parse_parameters(code, name, options), cupy.ndarray)
+    raw = cupy.RawKernel(code, name, (*COMMON_OPTIONS, *options), **_settings(settings))
+    _compile(lambda: raw.kernel)
+    return CudaKernel(device, raw, name, signature)
+
+
+def compile_module(device: Owner, code: str, options: tuple[str, ...], settings: dict[str, Any]) -> CudaModule:
+    """settings: those of cupy.RawModule, such as name_expressions."""
+    raw = cupy.RawModule(code=code, options=(*COMMON_OPTIONS, *options), **_settings(settings))
+    _compile(lambda: raw.module)
+    return CudaModule(device, raw, code, options)
+
+
+def _settings(settings: dict[str, Any]) -> dict[str, Any]:
+    if settings.get("check"):
+        raise UserError("check=True is the emulator's: a GPU does not watch its kernels; use the device emulator")
+    return {key: value for key, value in settings.items() if key != "check"}
+
+
+def _compile(step: Callable[[], Any]) -> None:
+    """Compile now, so that an error comes where the source is given and a capture meets no compiler."""
+    try:
+        step()
+    except cupy.cuda.compiler.CompileException as error:
+        raise CompileError(str(error)) from None
+    except OSError as error:  # the cache folder is full, over quota or gone
+        message = f"CuPy's cache cannot be written to ({error}); kernels stay in memory"
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # read at each compilation
+        step()

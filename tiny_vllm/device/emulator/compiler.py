@@ -1,0 +1,108 @@
+"""The host's C++ compiler: which one, its version, and the flags that kernels are compiled with."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from tiny_vllm.errors import DeviceError
+
+CPP = Path(__file__).parent / "cpp"
+CANDIDATES = ("g++", "clang++", "c++")
+LARGEST_FRAME = 40_000  # bytes of local variables in one function, of the 64 KiB that cpp/launch_record.h gives
+
+# -fno-strict-aliasing: kernels read float* as float4*, which CUDA allows. -ffp-contract: NVRTC fuses a * b + c too.
+# A jump out of a launch must not leave a lock of a static variable taken.
+_FLAGS = (
+    "-O2 -fPIC -shared -fvisibility=hidden -fno-strict-aliasing -fno-math-errno -ffp-contract=fast "
+    f"-fno-threadsafe-statics -fdiagnostics-color=never -Werror=frame-larger-than={LARGEST_FRAME}"
+).split()
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """command: the program and arguments of its own; version: its first line, "g++ (Debian 12.2.0) 12.2.0"."""
+
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def major(self) -> int:
+        """12 for 12.2.0; 0 where the version does not say."""
+        number = re.search(r"(\d+)\.\d+", self.version)
+        return int(number[1]) if number else 0
+
+    @property
+    def description(self) -> str:
+        """For people: "g++ 12"."""
+        return f"{Path(self.command[0]).name} {self.major}"
+
+    def kernel_flags(self) -> list[str]:
+        # C++ lets a compiler drop a loop that does nothing and never ends; a reader's endless loop must stay one.
+        loops = ["-fno-finite-loops"] if self.major >= 10 else []
+        return [*_FLAGS, *loops, *_native(), f"-I{CPP / 'include'}", f"-I{CPP}"]
+
+
+def find_compiler() -> Compiler:
+    """The compiler that TINY_VLLM_CXX names, else the first of g++, clang++ and c++ that there is.
+
+    Raises DeviceError when there is none.
+    """
+    return _find(os.environ.get("TINY_VLLM_CXX", ""), os.environ.get("PATH", ""))
+
+
+@lru_cache(maxsize=8)
+def _find(chosen: str, path: str) -> Compiler:
+    if chosen:
+        command = shlex.split(chosen)
+        if not shutil.which(command[0], path=path):
+            raise DeviceError(f"TINY_VLLM_CXX is {chosen!r}, and there is no such program; name another, or unset it")
+        return Compiler(tuple(command), _version(command))
+    for name in CANDIDATES:
+        if shutil.which(name, path=path):
+            return Compiler((name,), _version([name]))
+    raise DeviceError("no C++ compiler found: install g++ (apt install g++), or set TINY_VLLM_CXX")
+
+
+def _version(command: list[str]) -> str:
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DeviceError(f"the C++ compiler {command[0]} does not run: {error}; set TINY_VLLM_CXX") from None
+    return (done.stdout or done.stderr).partition("\n")[0].strip()
+
+
+def _native() -> list[str]:
+    """The flag for "all that this CPU can do". Apple's compiler does so by itself on its own chips (not tried)."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        return ["-march=native"]
+    return [] if platform.system() == "Darwin" else ["-mcpu=native"]
+
+
+@lru_cache(maxsize=1)
+def cpu_fingerprint() -> str:
+    """What this CPU can do: code compiled for one must not run on another that shares the cache."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    features = re.search(r"^(?:flags|Features)\s*:.*$", text, re.MULTILINE)
+    name = re.search(r"^(?:model name|CPU part)\s*:.*$", text, re.MULTILINE)
+    return " ".join([platform.machine(), *(match[0] for match in (name, features) if match)])
+
+
+@lru_cache(maxsize=1)
+def header_digest() -> str:
+    """Of every header that a kernel can include: a changed header must not run stale code."""
+    digest = hashlib.sha256()
+    for path in sorted(CPP.rglob("*.h")):
+        digest.update(path.relative_to(CPP).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
