@@ -1,0 +1,78 @@
+"""A checkpoint in safetensors, one file or several: which tensors it holds, and each of them on demand.
+
+The files are memory-mapped, so that only the tensor asked for is read. (A safetensors file is 8 bytes of header length,
+a JSON header of names, types, shapes and offsets, and the bytes.)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (its import teaches NumPy, and so safetensors, the name "bfloat16")
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from tiny_vllm.errors import UserError
+from tiny_vllm.models.jsonfile import Settings, read_json
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+
+class Checkpoint:
+    """shapes: {tensor name: its shape}, over all files of the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._files: dict[str, Any] = {}
+        self._dtypes: dict[str, str] = {}
+        for file in _files(folder):
+            self._add(file)
+
+    def _add(self, file: Path) -> None:
+        try:
+            opened = safe_open(file, framework="np")
+            names = opened.keys()
+            slices = {name: opened.get_slice(name) for name in names}
+        except (SafetensorError, OSError) as error:
+            hint = "it is damaged or cut short, download it again"
+            raise UserError(f"{file} cannot be read as safetensors ({error}); {hint}") from None
+        twice = sorted(slices.keys() & self.shapes.keys())
+        if twice:
+            raise UserError(f"{file} holds {twice[0]}, and so does another file of {INDEX}; keep one")
+        for name, part in slices.items():
+            self.shapes[name] = tuple(part.get_shape())
+            self._files[name] = opened
+            self._dtypes[name] = part.get_dtype()
+
+    def check_dtypes(self, names: list[str]) -> None:
+        for name in names:
+            if self._dtypes[name] not in DTYPES:
+                supported = f"supported: {', '.join(DTYPES)}"
+                raise UserError(f"{self.folder}: {name} has the type {self._dtypes[name]}; {supported}")
+
+    def read(self, name: str) -> np.ndarray:
+        """One tensor as it is stored: bfloat16 (ml_dtypes), float16 or float32."""
+        return self._files[name].get_tensor(name)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files to open: model.safetensors, else those that the index names."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give a model folder that holds {SINGLE}")
+    if (folder / SINGLE).exists():
+        return [folder / SINGLE]
+    if not (folder / INDEX).exists():
+        raise UserError(f"{folder} has neither {SINGLE} nor {INDEX}; other formats (.bin, .pth, .gguf) are not read")
+    settings = Settings(folder / INDEX, read_json(folder / INDEX))
+    weight_map = settings.section("weight_map")
+    names = weight_map.data.values() if weight_map else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise settings.refuse("weight_map", "it should map tensor names to file names")
+    files = [folder / name for name in sorted(set(names))]
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{folder / INDEX} names {file.name}, which is not in the folder; download it too")
+    return files
