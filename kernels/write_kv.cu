@@ -1,0 +1,24 @@
+// kernels/write_kv.cu: what the engine runs. The lessons' are in chapters/ch09_kv_cache and ch14_paged_attention.
+//
+// Puts each token's key and value where its slot says: block slot / block_size, offset slot % block_size in it.
+// One block a token; thread i copies elements i, i + blockDim.x, ... of the key and of the value.
+// Offsets are 64-bit: a cache has more than 2^31 elements. Slot -1 belongs to a row that nobody owns, and is skipped.
+// Bytes: keys and values read and written once, 4 * T * num_kv_heads * head_dim * sizeof(scalar_t).
+#include "dtype.cuh"
+
+extern "C" __global__ void write_kv(const scalar_t* k,  // (T, num_kv_heads * head_dim), rows k_stride apart
+                                    const scalar_t* v,  // the same, rows v_stride apart
+                                    scalar_t* kv,       // (blocks, num_kv_heads, 2, block_size, head_dim)
+                                    const int* slots,   // (T,)
+                                    int k_stride, int v_stride, int num_kv_heads, int block_size, int head_dim) {
+    const int token = blockIdx.x, slot = slots[token];
+    if (slot < 0) return;
+    const size_t block = slot / block_size;
+    const size_t to_value = (size_t)block_size * head_dim;  // from a key to its value
+    for (int i = threadIdx.x; i < num_kv_heads * head_dim; i += blockDim.x) {
+        const size_t head = block * num_kv_heads + i / head_dim;
+        const size_t to = (head * 2 * block_size + slot % block_size) * head_dim + i % head_dim;
+        kv[to] = k[(size_t)token * k_stride + i];
+        kv[to + to_value] = v[(size_t)token * v_stride + i];
+    }
+}

@@ -1,0 +1,106 @@
+"""What the engine runs by default: launchers of kernels/*.cu."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from tiny_vllm.device.base import Device
+from tiny_vllm.device.checks import check_shape, row_stride
+from tiny_vllm.device.library import KernelLibrary
+from tiny_vllm.errors import UserError
+from tiny_vllm.ops.base import Ops
+from tiny_vllm.types import Array, StepMeta
+
+THREADS = 256  # of a block whose threads never wait
+COLUMNS = 4  # of attention.cu: output columns of a thread
+FOLD = 16  # of reduce.cuh: the fewest threads it works with
+
+
+class TunedOps(Ops):
+    """Each primitive launches one kernel, compiled on first use; given out, nothing is allocated."""
+
+    name: ClassVar[str] = "tuned"
+
+    def __init__(self, device: Device, config: Any, dtype: Any) -> None:
+        super().__init__(device, config, dtype)
+        if config.head_dim % 8 or not FOLD <= config.head_dim <= THREADS:
+            raise UserError(f"head_dim is {config.head_dim}; supported: multiples of 8 from {FOLD} to {THREADS}")
+        self._library = KernelLibrary(device, dtype, config.head_dim)
+        # A GPU hides a thread's wait behind other threads; the emulator has to switch stacks for every one that waits.
+        self._waiting_threads = FOLD if device.name == "emulator" else THREADS
+
+    def embed(self, tokens: Array, table: Array, out: Array | None = None) -> Array:
+        out = self._out("embed", out, (len(tokens), table.shape[1]))
+        self._launch("embed", (len(tokens),), THREADS, tokens, table, out, table.shape[1])
+        return out
+
+    def rms_norm(self, x: Array, weight: Array, eps: float, out: Array | None = None) -> Array:
+        rows, hidden = x.shape
+        check_shape("rms_norm: weight", weight, (hidden,))
+        out = self._out("rms_norm", out, x.shape)
+        self._launch("rms_norm", (rows,), self._waiting_threads, x, weight, out, hidden, eps)
+        return out
+
+    def rope(self, q: Array, k: Array, positions: Array, table: Array) -> None:
+        rows, dim = len(q), self.config.head_dim
+        heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
+        check_shape("rope: q", q, (rows, heads * dim))
+        check_shape("rope: k", k, (rows, kv_heads * dim))
+        check_shape("rope: positions", positions, (rows,))
+        check_shape("rope: table", table, (len(table), dim))
+        shape = (row_stride(q), row_stride(k), heads, kv_heads, dim)
+        self._launch("rope", (rows,), THREADS, q, k, positions, table, *shape)
+
+    def linear(self, x: Array, weight: Array, out: Array | None = None, add: bool = False) -> Array:
+        check_shape("linear: weight", weight, (len(weight), x.shape[1]))
+        if add and out is None:
+            raise UserError("linear: add=True adds to out; give the array")
+        out = self._out("linear", out, (len(x), len(weight)))
+        self.device.gemm(x, weight, out, add)
+        return out
+
+    def silu_mul(self, gate_up: Array, out: Array | None = None) -> Array:
+        rows, width = len(gate_up), gate_up.shape[1] // 2
+        check_shape("silu_mul: gate_up", gate_up, (rows, 2 * width))
+        out = self._out("silu_mul", out, (rows, width))
+        self._launch("silu_mul", (rows, -(-width // THREADS)), THREADS, gate_up, out, width)
+        return out
+
+    def attention(self, q: Array, kv: Array, meta: StepMeta, out: Array | None = None) -> Array:
+        heads, kv_heads, dim = self.config.num_attention_heads, self.config.num_key_value_heads, self.config.head_dim
+        requests, width = meta.block_table.shape
+        check_shape("attention: q", q, (len(q), heads * dim))
+        check_shape("attention: kv", kv, (len(kv), kv_heads, 2, kv.shape[3], dim))
+        check_shape("attention: query_start_loc", meta.query_start_loc, (requests + 1,))
+        check_shape("attention: seq_lens", meta.seq_lens, (requests,))
+        out = self._out("attention", out, (len(q), heads * dim))
+        group = dim // COLUMNS
+        threads = group * max(-(-FOLD // group), self._waiting_threads // group)
+        shape = (row_stride(q), requests, width, kv.shape[3], kv_heads)
+        arrays = (q, kv, meta.query_start_loc, meta.seq_lens, meta.block_table, out)
+        self._launch("attention", (len(q), heads), threads, *arrays, *shape, dim**-0.5)
+        return out
+
+    def take_rows(self, x: Array, rows: Array, out: Array | None = None) -> Array:
+        out = self._out("take_rows", out, (len(rows), x.shape[1]))
+        self._launch("take_rows", (len(rows),), THREADS, x, rows, out, x.shape[1])
+        return out
+
+    def write_kv(self, k: Array, v: Array, kv: Array, slots: Array) -> None:
+        rows, (_, kv_heads, _, block_size, dim) = len(k), kv.shape
+        check_shape("write_kv: k", k, (rows, kv_heads * dim))
+        check_shape("write_kv: v", v, (rows, kv_heads * dim))
+        check_shape("write_kv: slots", slots, (rows,))
+        shape = (row_stride(k), row_stride(v), kv_heads, block_size, dim)
+        self._launch("write_kv", (rows,), THREADS, k, v, kv, slots, *shape)
+
+    def _launch(self, name: str, grid: tuple[int, ...], threads: int, *args: Any) -> None:
+        """Run kernel `name` of the file of that name; an empty batch launches nothing."""
+        if all(grid):
+            self._library.kernel(f"{name}.cu", name)(grid, (threads,), args)
+
+    def _out(self, op: str, out: Array | None, shape: tuple[int, ...]) -> Array:
+        if out is None:
+            return self.device.empty(shape, self.dtype)
+        check_shape(f"{op}: out", out, shape)
+        return out
