@@ -1,0 +1,1 @@
+"""The course: one folder a chapter, each building on the ones before it."""

@@ -1,0 +1,1 @@
+"""Chapter 00: a kernel is one thread's program, and the grid decides which thread I am."""

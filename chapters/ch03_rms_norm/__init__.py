@@ -1,0 +1,1 @@
+"""Chapter 03: RMSNorm, where many threads make one number."""

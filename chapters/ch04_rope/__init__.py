@@ -1,0 +1,1 @@
+"""Chapter 04: RoPE, where position becomes rotation."""

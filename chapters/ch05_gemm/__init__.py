@@ -1,0 +1,1 @@
+"""Chapter 05: the matrix product, naive, tiled and by cuBLAS."""

@@ -1,0 +1,1 @@
+"""Chapter 06: causal attention of one request, without a cache."""

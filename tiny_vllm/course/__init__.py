@@ -1,0 +1,51 @@
+"""The course beside the engine. The one place that reaches into chapters/, and it does so by path."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from tiny_vllm.device.base import Device
+from tiny_vllm.device.source import checkout_root
+from tiny_vllm.errors import UserError
+from tiny_vllm.ops.base import Ops
+
+LAST_STAGE = "chapters.ch09_kv_cache.stage"
+
+
+def load_course_ops(device: Device, config: Any, dtype: Any) -> Ops:
+    """The course's set of operations: the plain kernels of chapters 02 to 09, in the finished engine.
+
+    UserError where the package was installed without its checkout, which is where the chapters are.
+    """
+    _import_chapters(chapters_folder())
+    return importlib.import_module(LAST_STAGE).KVCacheOps(device, config, dtype)
+
+
+def chapters_folder() -> Path:
+    """chapters/ of the checkout that this package runs from; UserError when there is none."""
+    root = checkout_root()
+    if root is None or not (root / "chapters" / "__init__.py").is_file():
+        raise UserError(
+            "the course's kernels are not in the installed package; "
+            "clone the repository, run `pip install -e .` in it, and try again"
+        )
+    return root / "chapters"
+
+
+def _import_chapters(folder: Path) -> None:
+    """Make `import chapters` mean this folder, wherever Python was started from."""
+    file = folder / "__init__.py"
+    loaded = sys.modules.get("chapters")
+    if loaded is not None:
+        if Path(str(loaded.__file__)).resolve() != file.resolve():
+            raise UserError(f"another package named chapters is loaded, from {loaded.__file__}; run without it")
+        return
+    spec = importlib.util.spec_from_file_location("chapters", file, submodule_search_locations=[str(folder)])
+    assert spec is not None and spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["chapters"] = package
+    spec.loader.exec_module(package)
