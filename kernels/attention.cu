@@ -1,4 +1,4 @@
-// kernels/attention.cu: what the engine runs. The lesson's are chapters/ch13_* (online softmax) and ch14_* (pages).
+// kernels/attention.cu: what the engine runs. Its lessons, chapters 13 (online softmax) and 14 (pages), are to come.
 //
 // Causal attention of every token of a step over a paged KV cache (Kwon et al., 2023), in one pass over the keys with
 // a running maximum and sum (online softmax, Milakov and Gimelshein, 2018), so that shared memory does not grow with

@@ -1,4 +1,4 @@
-// kernels/write_kv.cu: what the engine runs. The lessons' are in chapters/ch09_kv_cache and ch14_paged_attention.
+// kernels/write_kv.cu: what the engine runs. The lesson is in chapters/ch09_kv_cache; chapter 14 (pages) is to come.
 //
 // Puts each token's key and value where its slot says: block slot / block_size, offset slot % block_size in it.
 // One block a token; thread i copies elements i, i + blockDim.x, ... of the key and of the value.

@@ -21,6 +21,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("emulator", "cuda"), default="emulator", help="where kernels run")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """`--device cuda` without a GPU: one sentence, not an error in each test."""
+    from tiny_vllm.device import get_device
+    from tiny_vllm.errors import UserError
+
+    try:
+        get_device(config.getoption("--device"))
+    except UserError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """What a reader's own files replace: a failure may be theirs."""
+    from tiny_vllm.device.source import default_overlay
+
+    mine = sorted(p for p in default_overlay()[0].rglob("*.cu*") if p.is_file())
+    return [f"your own files stand in: {', '.join(map(str, mine))}"] if mine else []
+
+
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest):
     from tiny_vllm.device import get_device

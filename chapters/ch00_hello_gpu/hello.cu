@@ -1,7 +1,9 @@
 // chapters/ch00_hello_gpu/hello.cu: the worked solution of chapter 00. The engine runs none of it.
 //
-// Two first kernels. A kernel is the program of one thread; a launch runs it in grid x block threads at once, and each
-// thread finds out from blockIdx, blockDim and threadIdx which of them it is.
+// Two first kernels. A kernel is the program of one thread; a launch runs it in a grid of blocks, blockDim.x threads a
+// block, all at once. Which of them a thread is, it finds out from blockIdx (its block), blockDim and threadIdx (its
+// place in the block). __global__ marks a function that the host launches, and extern "C" keeps its name as it is
+// written, so that the host can ask for it.
 //
 // Both: grid ceil(n / blockDim.x) blocks, any block. Thread i of the grid owns element i; the last block has threads
 // to spare, and they do nothing.

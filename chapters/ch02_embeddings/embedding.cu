@@ -1,7 +1,9 @@
 // chapters/ch02_embeddings/embedding.cu: the worked solution of chapter 02. The engine runs kernels/embed.cu.
 //
 // Token ids to vectors: out[t] = table[tokens[t]], a copy of one row of the embedding table for each token.
-// Floor: each row is read once and written once, 2 * num_tokens * hidden elements.
+// Floor, what any kernel for this must move: each row is read once and written once, 2 * num_tokens * hidden elements.
+// An element is a scalar_t: float, bfloat16 or half, chosen when the kernel is compiled (kernels/dtype.cuh).
+// Rungs are kernels for the same thing, the plainest first.
 #include "dtype.cuh"
 
 // The first rung. Grid ceil(num_tokens / blockDim.x), any block: thread t of the grid owns the whole row t.

@@ -1,4 +1,8 @@
-"""The first stage of the staircase: token ids become vectors."""
+"""The first stage of the staircase: token ids become vectors.
+
+The letters of shapes are those of tiny_vllm/ops/base.py: T tokens, V vocabulary, H hidden size, Hq and Hkv heads of
+queries and of keys, D the size of a head.
+"""
 
 from __future__ import annotations
 

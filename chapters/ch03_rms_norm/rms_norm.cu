@@ -2,6 +2,7 @@
 //
 // out[row, c] = x[row, c] / sqrt(mean(x[row, :]^2) + eps) * weight[c], for each row of x. Three rungs of one kernel.
 // Floor: each row is read once and written once; all three read it twice, the second time mostly from cache.
+// rsqrtf(z) is 1 / sqrt(z).
 #include "dtype.cuh"
 
 // The first rung. Grid ceil(num_rows / blockDim.x), any block: one thread owns a whole row.
@@ -21,6 +22,8 @@ extern "C" __global__ void rms_norm_one_thread(const scalar_t* x,       // (num_
 
 // The second rung. Grid (num_rows), block a power of two: block b owns row b, its thread t owns the columns
 // t, t + blockDim.x, t + 2 * blockDim.x ... Each thread adds up its own squares; a tree in shared memory adds the sums.
+// Shared memory is a small memory that the threads of one block have in common. __syncthreads() is a barrier: a thread
+// waits there until all threads of its block have come.
 extern "C" __global__ void rms_norm_tree(const scalar_t* x,       // (num_rows, hidden)
                                          const scalar_t* weight,  // (hidden,)
                                          scalar_t* out,           // (num_rows, hidden)
@@ -52,6 +55,7 @@ extern "C" __global__ void rms_norm_tree(const scalar_t* x,       // (num_rows, 
     }
 }
 
+// A warp is 32 threads of a block that run together, its lanes; a shuffle reads another lane's register.
 // The sum of `value` over the 32 lanes of a warp, in every lane. No memory, no barrier.
 __device__ float warp_sum(float value) {
     for (int stride = 16; stride > 0; stride >>= 1) value += __shfl_xor_sync(0xffffffffu, value, stride);

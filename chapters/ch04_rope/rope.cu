@@ -1,7 +1,8 @@
 // chapters/ch04_rope/rope.cu: the worked solution of chapter 04. The engine runs kernels/rope.cu.
 //
 // Rotary position embedding, in place: in each head of q and of k, element i and its partner i + head_dim / 2 are a
-// point in the plane, which turns by the angle position * inv_freq[i]. The table holds the angles' cosines and sines.
+// point in the plane, which turns by the angle position * inv_freq[i]. The table holds the angles' cosines and sines,
+// a row for each position; the host makes it (tiny_vllm/models/rope.py).
 //
 // Grid (num_tokens), any block: block t owns the token in row t. Its heads, those of q first and then those of k, have
 // head_dim / 2 pairs each; thread i owns the pairs i, i + blockDim.x, i + 2 * blockDim.x ...

@@ -25,6 +25,8 @@ __device__ float naive_sum(const scalar_t* x,       // (M, K)
 // The second rung: the block walks along K in steps of 16. In each step its 256 threads load one tile of x and one of
 // weight into shared memory, one element each; then each thread reads 16 elements of both from there. A row of x is so
 // read from global memory once for 16 columns of out, and not 16 times. Past the edges a tile holds zeros.
+// Shared memory lies in 32 banks, word w in bank w % 32; lanes of a warp that want different words of one bank wait for
+// each other. That is what the tile's spare column avoids.
 __device__ float tiled_sum(const scalar_t* x,       // (M, K)
                            const scalar_t* weight,  // (N, K)
                            int M, int N, int K, int m, int n) {

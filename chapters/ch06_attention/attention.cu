@@ -4,7 +4,8 @@
 //   scores[h, i, j] = q[i, h] . k[j, h'] / sqrt(head_dim), or -inf where key j lies after query i
 //   scores[h, i, :] = softmax(scores[h, i, :])
 //   out[i, h]       = sum over j of scores[h, i, j] * v[j, h']
-// Query head h reads key/value head h' = h / (num_q_heads / num_kv_heads): several query heads share one (GQA).
+// Query head h reads key/value head h' = h / (num_q_heads / num_kv_heads): several query heads share one
+// (grouped-query attention, GQA).
 // Query i stands at position offset + i, key j at position j: with a cache of keys the queries are only the last ones.
 // q, k, v may be columns of a wider array: their rows lie q_stride, k_stride, v_stride elements apart.
 #include <math_constants.h>

@@ -1,7 +1,8 @@
 // chapters/ch07_layer/residual.cu: the worked solution of chapter 07. The engine uses cuBLAS (beta = 1).
 //
 // The residual: x[i] += branch[i]. A layer adds its result to what came in, it does not replace it.
-// cuBLAS does the same inside the product: out = 1 * product + beta * out. That saves writing `branch` and reading it.
+// cuBLAS does the same inside the product: out = 1 * product + beta * out. That saves writing `branch` and reading it,
+// so the layer of stage.py asks for that, `linear(..., add=True)`, and launches this kernel nowhere.
 //
 // Grid ceil(n / blockDim.x), any block: thread i of the grid owns element i.
 // Floor: 2 * n elements read, n written.

@@ -2,8 +2,9 @@
 //
 // The keys and values of one request out of the cache's blocks, in order, so that chapter 06's attention can read them.
 //
+// A block of the cache holds block_size tokens; it has nothing to do with a block of threads.
 // Grid (seq_len), any block: block t owns position t, its thread i the columns i, i + blockDim.x ...
-// Floor: all keys and values of the request read and written, at every step. Chapter 14 does away with that.
+// Floor: all keys and values of the request read and written, at every step. kernels/attention.cu reads them in place.
 #include "dtype.cuh"
 
 extern "C" __global__ void gather_kv(const scalar_t* kv,      // (num_blocks, num_kv_heads, 2, block_size, head_dim)

@@ -1,7 +1,8 @@
 // chapters/ch09_kv_cache/write_kv.cu: the worked solution of chapter 09. The engine runs kernels/write_kv.cu.
 //
-// The keys and values of a step's tokens into the cache of one layer. Slot s is place s % block_size of block
-// s / block_size; token t goes to slots[t], or nowhere if that is -1 (a padded row).
+// The keys and values of a step's tokens into the cache of one layer. The cache is cut into blocks of block_size tokens
+// (no blocks of threads). Slot s is place s % block_size of block s / block_size; token t goes to slots[t], or nowhere
+// if that is -1 (a padded row).
 //
 // Grid (num_tokens), any block: block t owns the token in row t, its thread i the columns i, i + blockDim.x ...
 // k and v may be columns of a wider array: their rows lie k_stride and v_stride elements apart.

@@ -29,7 +29,8 @@ def import_cupy() -> Any:
 
 def why_no_cuda() -> str | None:
     """Why no CUDA device can be used here, and what to do; None when one can."""
-    if importlib.util.find_spec("cupy") is None:
+    found = importlib.util.find_spec("cupy")
+    if found is None or found.origin is None:  # a folder that happens to be called cupy has no origin
         return f"CuPy is not installed; {INSTALL}"
     try:
         cupy = import_cupy()
