@@ -19,8 +19,16 @@ def cache_root() -> Path:
     """The root of all our caches: TINY_VLLM_CACHE, or "tiny-vllm" in the user's cache folder. Creates nothing."""
     chosen = os.environ.get("TINY_VLLM_CACHE")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return expanded(chosen).absolute()
     return _user_cache() / "tiny-vllm"
+
+
+def expanded(path: str) -> Path:
+    """The path with a leading ~ made the home folder; where there is no such home it stays, as in a shell."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def _user_cache() -> Path:

@@ -284,6 +284,18 @@ def test_events(device):
     assert end.elapsed_ms(start) > 0
 
 
+def test_what_is_fetched_is_what_was_there(device):
+    """A fetch is a moment of the stream: what is launched after it does not change it."""
+    kernel, x = device.RawKernel(CODE, "scale"), device.asarray(np.arange(1024, dtype=np.float32))
+    fetched = device.fetch(x[3:7])
+    kernel((1,), (1024,), (x, x, 1024, 2.0))
+    after = device.fetch(x[3:7])
+    x.fill(-1)
+    assert fetched.wait().tolist() == [3, 4, 5, 6] and after.wait().tolist() == [6, 8, 10, 12]
+    assert fetched.wait().tolist() == [3, 4, 5, 6]
+    assert device.fetch(device.asarray(np.array([[7, 8]], np.int32))).wait().tolist() == [[7, 8]]
+
+
 def test_what_a_device_says_of_itself(device):
     free, total = device.memory_info()
     assert 0 < free <= total

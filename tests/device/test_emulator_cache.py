@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -112,11 +113,39 @@ def test_a_disk_that_is_full_while_compiling(cache, monkeypatch):
 def test_no_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("TINY_VLLM_CXX", raising=False)
-    with pytest.raises(DeviceError, match=r"no C\+\+ compiler found: install g\+\+"):
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+    compiler._find.cache_clear()
+    with pytest.raises(DeviceError, match=r"no C\+\+ compiler found: install g\+\+ .*pip install ziglang"):
         compiler.find_compiler()
     monkeypatch.setenv("TINY_VLLM_CXX", "no-such-compiler -O3")
     with pytest.raises(DeviceError, match="TINY_VLLM_CXX is 'no-such-compiler -O3'"):
         compiler.find_compiler()
+
+
+def test_zig_is_the_last_choice(monkeypatch, tmp_path, capsys):
+    """A package that stands in for ziglang and writes down how it was called."""
+    package = tmp_path / "site" / "ziglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    say = "import os, sys; print('clang version 22.1', *sys.argv[1:], os.environ.get('ZIG_GLOBAL_CACHE_DIR'))"
+    (package / "__main__.py").write_text(say)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("TINY_VLLM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", "")
+    monkeypatch.delenv("TINY_VLLM_CXX", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert not compiler.find_compiler().is_zig or not shutil.which("g++")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    zig = compiler.find_compiler()
+    assert (zig.command, zig.major) == ((sys.executable, "-m", "ziglang", "c++"), 22)
+    assert zig.description == "zig c++ (clang 22)"
+    assert "-Werror=frame-larger-than" in zig.kernel_flags() and "-fno-finite-loops" in zig.kernel_flags()
+    kept = tmp_path / "cache" / "zig"
+    assert zig.run(["-c", "x.cpp"]).stdout == f"clang version 22.1 c++ -c x.cpp {kept}\n"
+    assert capsys.readouterr().err == "tiny-vllm: zig builds its C++ library first, once: a minute or two\n"
+    (kept / "o").mkdir()
+    zig.run(["-c", "x.cpp"])
+    assert capsys.readouterr().err == ""
 
 
 def test_a_chosen_compiler_with_arguments(monkeypatch):
@@ -124,3 +153,30 @@ def test_a_chosen_compiler_with_arguments(monkeypatch):
     out = np.zeros(1, np.int32)
     RawKernel('extern "C" __global__ void k(int* x) { x[0] = FROM_COMMAND; }', "k")((1,), (1,), (out,))
     assert out[0] == 3
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096, 9000])
+def test_half_a_library_is_compiled_again(cache, size):
+    """What a full disk or a power cut leaves: the loader raises for some sizes, for others it ends the process."""
+    run(1)
+    [library] = [cache / name for name in names(cache) if "guard_run" not in (cache / name).read_text("latin-1")]
+    os.truncate(library, size)
+    run(1)
+    assert size < library.stat().st_size
+
+
+@pytest.mark.parametrize("chosen", ["  ", "'", "'g++"])
+def test_a_compiler_that_is_no_command(monkeypatch, chosen):
+    monkeypatch.setenv("TINY_VLLM_CXX", chosen)
+    with pytest.raises(DeviceError, match=r"TINY_VLLM_CXX is .*name another, or unset it"):
+        compiler.find_compiler()
+
+
+def test_text_beyond_ascii_where_the_locale_is_ascii(tmp_path):
+    code = (
+        "import numpy as np; from tiny_vllm.device.emulator import RawKernel; "
+        "RawKernel('// \\u00e9\\nextern \"C\" __global__ void k(int* x) { x[0] = 7; }', 'k')((1,), (1,), "
+        "(np.zeros(1, np.int32),))"
+    )
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TINY_VLLM_CACHE": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **ascii_only}, check=True)

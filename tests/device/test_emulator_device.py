@@ -222,5 +222,5 @@ def test_events_and_memory(emulator):
 def test_settings_that_there_are_not(emulator):
     with pytest.raises(TypeError, match="colour"):
         emulator.RawKernel(ADD_ONE, "add_one", colour="red")
-    with pytest.raises(KernelError, match="check"):
-        emulator.RawKernel(ADD_ONE, "add_one", check=True)
+    with pytest.raises(KernelError, match="order is 'sideways'; choose one of forward, reverse"):
+        emulator.RawKernel(ADD_ONE, "add_one", order="sideways")

@@ -11,12 +11,12 @@ from tiny_vllm.device.emulator import Emulator, RawKernel, RawModule
 from tiny_vllm.device.emulator.translate import has_mutable_globals
 from tiny_vllm.device.emulator.waits import may_wait
 
-CODE = (Path(__file__).parent / "kernels" / "threads.cu").read_text()
+KERNELS = Path(__file__).parent / "kernels"
 
 
 @pytest.fixture(scope="module")
 def threads() -> RawModule:
-    return Emulator().RawModule(CODE, workers=2)
+    return Emulator().RawModule((KERNELS / "threads.cu").read_text(), workers=2)
 
 
 def ints(*shape: int) -> np.ndarray:
@@ -62,11 +62,12 @@ def test_votes_at_a_barrier(threads, values):
     assert (out == (x > 2).sum() * 100 + (x == 7).any() * 10 + (x < 9).all()).all()
 
 
-def test_a_barrier_does_not_wait_for_threads_that_returned(threads):
-    out = ints(70)
-    threads.get_function("early_exit")((1,), (70,), (out,))
-    stays = np.arange(70) % 3 != 1
-    assert (out[stays] == np.arange(70)[stays].sum()).all() and (out[~stays] == -1).all()
+@pytest.mark.parametrize("count", [70, 71, 72])  # the last thread waits, returns, waits
+def test_a_barrier_does_not_wait_for_threads_that_returned(threads, count):
+    out = ints(count)
+    threads.get_function("early_exit")((1,), (count,), (out,))
+    stays = np.arange(count) % 3 != 1
+    assert (out[stays] == np.arange(count)[stays].sum()).all() and (out[~stays] == -1).all()
 
 
 @pytest.mark.parametrize("width", [32, 16, 8])
@@ -99,15 +100,12 @@ def test_votes_of_half_warps(threads, rng):
 def test_atomics_from_blocks_side_by_side(threads, rng):
     n = 100_003
     x = rng.integers(0, 100, n).astype(np.int32)
-    bins, odd, total, top = (
-        np.zeros(16, np.int32),
-        np.zeros(1, np.uint32),
-        np.zeros(1, np.float32),
-        np.zeros(1, np.int32),
-    )
-    threads.get_function("histogram")((-(-n // 256),), (256,), (x, n, bins, odd, total, top))
-    np.testing.assert_array_equal(bins, np.bincount(x & 15, minlength=16))
-    assert odd[0] == (x & 1).sum() and total[0] == n * 0.5 and top[0] == x.max()
+    for _ in range(8):  # an addition that is not atomic gets lost sometimes, not always
+        bins, odd = np.zeros(16, np.int32), np.zeros(1, np.uint32)
+        total, top = np.zeros(1, np.float32), np.zeros(1, np.int32)
+        threads.get_function("histogram")((-(-n // 256),), (256,), (x, n, bins, odd, total, top))
+        np.testing.assert_array_equal(bins, np.bincount(x & 15, minlength=16))
+        assert odd[0] == (x & 1).sum() and total[0] == n * 0.5 and top[0] == x.max()
 
 
 def test_the_last_block_sees_what_all_wrote(threads, rng):
@@ -120,14 +118,15 @@ def test_the_last_block_sees_what_all_wrote(threads, rng):
         assert out[0] == x.sum() and done[0] == 0
 
 
-def test_module_variables_are_one_for_all_blocks_and_stay(threads):
-    module = Emulator().RawModule(CODE, workers=2)
-    kernel, out = module.get_function("count_blocks"), ints(5000)
-    kernel((5000,), (1,), (out,))
-    assert sorted(out) == list(range(5000))
+def test_module_variables_are_one_for_all_blocks_and_stay():
+    code = (KERNELS / "module_variable.cu").read_text()
+    module = Emulator().RawModule(code, workers=2)
+    kernel, out = module.get_function("count_blocks"), ints(60_000)  # enough for two workers to share
+    kernel((60_000,), (1,), (out,))
+    np.testing.assert_array_equal(np.sort(out), np.arange(60_000))
     kernel((2,), (1,), (out,))
-    assert sorted(out[:2]) == [5000, 5001]
-    threads.get_function("count_blocks")((1,), (1,), (out,))
+    assert sorted(out[:2]) == [60_000, 60_001]
+    Emulator().RawModule(code).get_function("count_blocks")((1,), (1,), (out,))
     assert out[0] == 0  # another module has its own
 
 

@@ -106,7 +106,7 @@ def test_a_cupy_that_cannot_be_imported(monkeypatch, tmp_path):
     def fail():
         raise AttributeError("'NoneType' object has no attribute 'startswith'")
 
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "found")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin="there"))
     monkeypatch.setattr(cupy_setup, "import_cupy", fail)
     assert "cannot be imported ('NoneType' object has no attribute 'startswith')" in str(cupy_setup.why_no_cuda())
     (tmp_path / "conda-meta").mkdir()

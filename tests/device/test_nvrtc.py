@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,13 @@ def compiler():
 
 
 def variants(code: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """(architecture, options) of all compilations of a source; what a file does not use is not varied."""
-    types = TYPES if re.search(r"\bSCALAR\b", strip_comments(code)) else TYPES[:1]
+    """(architecture, options) of all compilations of a source; what a file does not use is not varied.
+
+    What a line `requires: sm_80, 16-bit SCALAR` leaves out is not compiled.
+    """
+    types: tuple[Any, ...] = TYPES if re.search(r"\bSCALAR\b", strip_comments(code)) else TYPES[:1]
+    if re.search(r"\brequires:.*\b16-bit SCALAR", code):
+        types = types[1:]
     architectures = [each for each in ARCHITECTURES if each >= required_capability(code)]
     for dtype in types:
         for architecture in architectures:
@@ -57,6 +63,19 @@ def test_every_kernel_compiles_without_spills(file: str):
 
 def test_there_are_kernels_to_compile():
     assert any(file == "rms_norm.cu" for file in FILES)
+
+
+def test_what_a_file_requires_is_honoured():
+    def compiled(text: str) -> set[tuple[int, str]]:
+        return {(architecture, options[0]) for architecture, options in variants(text)}
+
+    everything = compiled("scalar_t SCALAR;")
+    assert len(everything) == 9
+    assert len(compiled("// requires: sm_80\nSCALAR")) == 6
+    assert compiled("// requires: sm_80, 16-bit SCALAR\nSCALAR") == {
+        each for each in everything if each[0] >= 80 and each[1] != "-DSCALAR=float"
+    }
+    assert {a for a, _ in compiled(load_source("paged_prefill.cu", OVERLAY))} == {80, 90}
 
 
 def test_usage_is_measured():

@@ -155,3 +155,17 @@ def test_scalar_options_refuses(dtype):
 )
 def test_required_capability(text, expected):
     assert source.required_capability(text) == expected
+
+
+def test_a_mark_in_front_and_a_text_that_is_no_utf8(tmp_path):
+    (tmp_path / "a.cu").write_bytes(b"\xef\xbb\xbfint a;\n")
+    (tmp_path / "b.cu").write_bytes(b"// \xff\n")
+    assert source.load_source("a.cu", [tmp_path]).split("\n")[1] == "int a;"
+    with pytest.raises(UserError, match=r"b\.cu cannot be read: .*; save it as UTF-8 text"):
+        source.load_source("b.cu", [tmp_path])
+
+
+def test_quotes_of_one_character_and_comments_that_go_on():
+    text = """char q = '"'; // a "\n// b \\\n c\nint d; /* '"' */"""
+    assert source.strip_comments(text).split() == ["char", "q", "=", "'\"';", "int", "d;"]
+    assert source.strip_comments(text).count("\n") == text.count("\n")

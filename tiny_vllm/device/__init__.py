@@ -20,7 +20,7 @@ def get_device(name: str = "auto") -> Device:
     auto is what TINY_VLLM_DEVICE says; without it, cuda where CuPy finds a GPU, else the emulator. Raises DeviceError
     when cuda is asked for and not there, UserError for an unknown name.
     """
-    chosen = os.environ.get("TINY_VLLM_DEVICE", "auto") if name == "auto" else name
+    chosen = (os.environ.get("TINY_VLLM_DEVICE") or "auto") if name == "auto" else name
     if chosen not in NAMES:
         where = " (from TINY_VLLM_DEVICE)" if name == "auto" else ""
         raise UserError(f"there is no device {chosen!r}{where}; choose one of {', '.join(NAMES)}")

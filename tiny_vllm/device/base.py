@@ -33,6 +33,13 @@ class Event(Protocol):
     def elapsed_ms(self, start: Event) -> float: ...
 
 
+class Fetch(Protocol):
+    """Values on their way to the host."""
+
+    def wait(self) -> Any:
+        """The values, a NumPy array, once they are there; what was launched after the fetch is not waited for."""
+
+
 class Graph(Protocol):
     """A captured sequence of launches."""
 
@@ -65,6 +72,9 @@ class Device(Protocol):
 
     def to_host(self, array: Array) -> Any:
         """A NumPy copy, after everything launched so far."""
+
+    def fetch(self, array: Array) -> Fetch:
+        """Start a copy to the host behind everything launched so far, and wait for nothing."""
 
     # kernels
     def RawKernel(self, code: str, name: str, options: tuple[str, ...] = (), **settings: Any) -> Kernel: ...

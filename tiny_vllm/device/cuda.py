@@ -11,58 +11,16 @@ import numpy as np
 
 from tiny_vllm.device.cublas import WORKSPACE_BYTES, Cublas
 from tiny_vllm.device.cuda_launch import CudaKernel, CudaModule, compile_kernel, compile_module
+from tiny_vllm.device.cuda_stream import CudaEvent, CudaFetch, CudaGraph, cuda_words
 from tiny_vllm.device.cupy_setup import check_toolkit, import_cupy
 from tiny_vllm.device.source import as_dtype
-from tiny_vllm.errors import DeviceError, KernelError, LaunchError
+from tiny_vllm.errors import DeviceError, KernelError
 from tiny_vllm.types import Array
 
 cupy = import_cupy()
 runtime = cupy.cuda.runtime
 
-# What a kernel that failed leaves behind: CUDA reports it at some later call, and at every call from then on.
-FAILED_KERNEL = ("Illegal", "ILLEGAL", "Misaligned", "LaunchFailure", "LaunchTimeout", "Assert", "InvalidPc")
-AFTER_A_FAILED_KERNEL = (
-    "any kernel launched before may be the cause, and this process can use the GPU no more; run it on the emulator in "
-    "check mode, which names the line"
-)
 COPY_BYTES, COPIES = 512 << 20, 20  # of `bandwidth`: far larger than any L2 cache
-
-
-class CudaEvent:
-    """A mark in the device's stream."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream, self.event = stream, cupy.cuda.Event()
-
-    def record(self) -> None:
-        self.event.record(self._stream)
-
-    def synchronize(self) -> None:
-        with _cuda_words():
-            self.event.synchronize()
-
-    def elapsed_ms(self, start: Any) -> float:
-        with _cuda_words():
-            return float(cupy.cuda.get_elapsed_time(start.event, self.event))
-
-
-class CudaGraph:
-    """A captured sequence of launches; it keeps the arrays alive that the launches were given."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._graph: Any = None
-        self.held: list[Any] = []
-
-    def instantiate(self, graph: Any) -> None:
-        graph.upload(self._stream)
-        self._graph = graph
-
-    def launch(self) -> None:
-        if self._graph is None:
-            raise LaunchError("the graph's capture is not complete; launch it after the with block")
-        with _cuda_words():
-            self._graph.launch(self._stream)
 
 
 class Cuda:
@@ -119,8 +77,12 @@ class Cuda:
 
     def to_host(self, array: Array) -> np.ndarray:
         """A NumPy copy, after everything launched so far; raises LaunchError when a kernel failed on the way."""
-        with _cuda_words():
+        with cuda_words():
             return array.get(stream=self.stream)
+
+    def fetch(self, array: Array) -> CudaFetch:
+        """Start a copy of a contiguous array to the host, behind everything launched so far; wait for nothing."""
+        return CudaFetch(self.stream, array)
 
     # ---- kernels
 
@@ -141,7 +103,7 @@ class Cuda:
 
     def synchronize(self) -> None:
         """Wait for everything launched so far; raises LaunchError when a kernel failed."""
-        with _cuda_words():
+        with cuda_words():
             self.stream.synchronize()
 
     def event(self) -> CudaEvent:
@@ -156,7 +118,7 @@ class Cuda:
         """
         graph = CudaGraph(self.stream)
         with self.stream, self.no_allocation():
-            with _cuda_words():
+            with cuda_words():
                 self.stream.begin_capture()
             self._capturing = graph
             try:
@@ -166,7 +128,7 @@ class Cuda:
                 raise
             finally:
                 self._capturing = None
-            with _cuda_words():
+            with cuda_words():
                 graph.instantiate(self.stream.end_capture())
 
     def _abandon_capture(self) -> None:
@@ -226,16 +188,6 @@ class Cuda:
 
 def _refuse(size: int) -> Any:
     raise KernelError(f"an allocation of {size} bytes where none is allowed: a step writes into buffers made before it")
-
-
-@contextmanager
-def _cuda_words() -> Iterator[None]:
-    """CUDA's own words about what failed, as LaunchError."""
-    try:
-        yield
-    except (runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
-        failed = any(name in str(error) for name in FAILED_KERNEL)
-        raise LaunchError(f"{error}; {AFTER_A_FAILED_KERNEL}" if failed else str(error)) from error
 
 
 @contextmanager

@@ -82,21 +82,29 @@ def compile_kernel(
 ) -> CudaKernel:
     """settings: those of cupy.RawKernel, such as enable_cooperative_groups."""
     signature = Signature(name, parse_parameters(code, name, options), cupy.ndarray)
-    raw = cupy.RawKernel(code, name, (*COMMON_OPTIONS, *options), **_settings(settings))
+    raw = cupy.RawKernel(code, name, (*COMMON_OPTIONS, *_line_info(), *options), **_settings(settings))
     _compile(lambda: raw.kernel)
     return CudaKernel(device, raw, name, signature)
 
 
 def compile_module(device: Owner, code: str, options: tuple[str, ...], settings: dict[str, Any]) -> CudaModule:
     """settings: those of cupy.RawModule, such as name_expressions."""
-    raw = cupy.RawModule(code=code, options=(*COMMON_OPTIONS, *options), **_settings(settings))
+    raw = cupy.RawModule(code=code, options=(*COMMON_OPTIONS, *_line_info(), *options), **_settings(settings))
     _compile(lambda: raw.module)
     return CudaModule(device, raw, code, options)
 
 
+def _line_info() -> tuple[str, ...]:
+    """Under `tiny-vllm check` compute-sanitizer names the line."""
+    return ("-lineinfo",) if os.environ.get("TINY_VLLM_CHECK") == "1" else ()
+
+
 def _settings(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("check"):
-        raise UserError("check=True is the emulator's: a GPU does not watch its kernels; use the device emulator")
+        raise UserError(
+            "check=True is the emulator's: a GPU does not watch its kernels; use the device emulator, or run the "
+            "script by `tiny-vllm check`"
+        )
     return {key: value for key, value in settings.items() if key != "check"}
 
 

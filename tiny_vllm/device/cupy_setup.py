@@ -24,6 +24,8 @@ def import_cupy() -> Any:
         _move_unwritable_cache()
     import cupy
 
+    if os.environ.get("TINY_VLLM_CHECK") == "1":
+        cupy.cuda.set_allocator(None)  # no pool: compute-sanitizer then knows where each array ends
     return cupy
 
 

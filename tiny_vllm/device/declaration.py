@@ -18,12 +18,8 @@ _TYPES: dict[str, type] = {
     "double": np.float64,
     "half": np.float16,
     "__half": np.float16,
-    "__half2": np.float16,
-    "half2": np.float16,
     "__nv_bfloat16": ml_dtypes.bfloat16,
     "nv_bfloat16": ml_dtypes.bfloat16,
-    "__nv_bfloat162": ml_dtypes.bfloat16,
-    "nv_bfloat162": ml_dtypes.bfloat16,
     "bool": np.bool_,
     "char": np.int8,
     "signed char": np.int8,
@@ -31,8 +27,10 @@ _TYPES: dict[str, type] = {
     "unsigned char": np.uint8,
     "uint8_t": np.uint8,
     "short": np.int16,
+    "short int": np.int16,
     "int16_t": np.int16,
     "unsigned short": np.uint16,
+    "unsigned short int": np.uint16,
     "uint16_t": np.uint16,
     "int": np.int32,
     "signed": np.int32,
@@ -42,21 +40,24 @@ _TYPES: dict[str, type] = {
     "unsigned int": np.uint32,
     "uint32_t": np.uint32,
     "long": np.int64,
+    "long int": np.int64,
     "long long": np.int64,
     "long long int": np.int64,
     "int64_t": np.int64,
     "ptrdiff_t": np.int64,
     "unsigned long": np.uint64,
+    "unsigned long int": np.uint64,
     "unsigned long long": np.uint64,
     "unsigned long long int": np.uint64,
     "uint64_t": np.uint64,
     "size_t": np.uint64,
 }
-_VECTORS = {"float": "float", "double": "double", "int": "int", "uint": "unsigned", "short": "short", "char": "char"}
+_VECTOR = re.compile(r"(float|double|u?int|short|char)[234]|(?:__)?(half|nv_bfloat16)2")
+_TYPE_WORDS = {*re.findall(r"\w+", " ".join(_TYPES)), "void", "const", "volatile"}
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|struct|__restrict__|__restrict|__grid_constant__|std::)\b|\bstd::")
 _ALIAS = re.compile(
     r"\busing\s+(\w+)\s*=\s*([^;]+);"
-    r"|\btypedef\s+([\w:\s]+?)\s+(\w+)\s*;"
+    r"|\btypedef\s+([\w:\s*]+?)\s*\b(\w+)\s*;"
     r"|^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w: \t]+?)[ \t]*$",
     re.MULTILINE,
 )
@@ -67,7 +68,7 @@ class Parameter:
     """One parameter of a kernel.
 
     type is its text ("const scalar_t*"); dtype that of the elements behind a pointer, or of the value itself; None
-    where any will do: `void*`, a template's T, a struct.
+    where any will do: `void*`, a template's T, a struct. A pointer to pointers takes an array of addresses, uint64.
     """
 
     name: str
@@ -106,13 +107,13 @@ def _parse(code: str, name: str, defines: tuple[tuple[str, str], ...]) -> tuple[
     text = strip_comments(code)
     base = name.partition("<")[0].rpartition("::")[2].strip()
     aliases = {"scalar_t": "SCALAR", "SCALAR": "float"} | _aliases(text) | dict(defines)
-    found = {tuple(_parameter(part, aliases) for part in parts) for each, parts in _declarations(text) if each == base}
+    found = [tuple(_parameter(part, aliases) for part in parts) for each, parts in _declarations(text) if each == base]
     if not found:
         have = ", ".join(kernel_names(code)) or "none"
         raise KernelError(f"there is no kernel {base} in this source; its __global__ functions: {have}")
-    if len(found) > 1:
+    if len({tuple(parameter.type for parameter in parameters) for parameters in found}) > 1:
         raise KernelError(f"kernel {base} is declared twice with different parameters; give one of them another name")
-    return found.pop()
+    return found[-1]  # a definition comes after what declares it ahead, which need not name its parameters
 
 
 def _aliases(text: str) -> dict[str, str]:
@@ -129,7 +130,7 @@ def _declarations(text: str) -> Iterable[tuple[str, list[str]]]:
         at = match.end()
         while head := re.compile(r"[^(){};]*?(\w+)\s*\(").match(text, at):
             end = _closing(text, head.end())
-            if head[1] != "__launch_bounds__":
+            if not re.fullmatch(r"__\w+__", head[1]):  # __launch_bounds__ and its kin
                 yield head[1], _split(text[head.end() : end])
                 break
             at = end + 1
@@ -146,13 +147,17 @@ def _closing(text: str, at: int) -> int:
 
 
 def _split(text: str) -> list[str]:
-    """Parameter texts, split at the commas that no bracket holds."""
-    parts, depth = [""], 0
+    """Parameter texts without their default values, split at the commas that no bracket holds."""
+    parts, depth, in_default = [""], 0, False
     for char in text:
-        depth += {"(": 1, "<": 1, "[": 1, ")": -1, ">": -1, "]": -1}.get(char, 0)
+        if not (in_default and char in "<>"):  # there they compare
+            depth += {"(": 1, "<": 1, "[": 1, ")": -1, ">": -1, "]": -1}.get(char, 0)
         if char == "," and depth == 0:
             parts.append("")
-        else:
+            in_default = False
+        elif char == "=" and depth == 0:
+            in_default = True
+        elif not in_default:
             parts[-1] += char
     parts = [" ".join(part.split()) for part in parts]
     return [] if parts in ([""], ["void"]) else parts
@@ -160,29 +165,42 @@ def _split(text: str) -> list[str]:
 
 def _parameter(text: str, aliases: Mapping[str, str]) -> Parameter:
     declaration, _, array = text.partition("[")
-    match = re.match(r"(.*?)(\w+)\s*$", declaration)
-    assert match is not None, text
-    kind = re.sub(r"\s*\b__restrict(?:__)?\b\s*", " ", match[1]) + ("*" if array else "")
+    kind, name = _type_and_name(declaration.strip(), aliases)
+    kind = re.sub(r"\s*\b__restrict(?:__)?\b\s*", " ", kind) + ("*" if array else "")
     kind = re.sub(r"\s*\*\s*", "*", " ".join(kind.split()))
-    target, pointer, _ = kind.partition("*")
-    base, alias_pointer = _resolve(target, aliases)
-    is_pointer = bool(pointer or alias_pointer)
+    target, _, _ = kind.partition("*")
+    base, depth = _resolve(target, aliases)
+    depth += kind.count("*")
     const = re.search(r"\bconst\b", target) is not None
-    return Parameter(match[2], kind, is_pointer, const, _dtype(base, is_pointer))
+    return Parameter(name, kind, depth > 0, const, _dtype(base, depth))
 
 
-def _resolve(kind: str, aliases: Mapping[str, str]) -> tuple[str, bool]:
-    """A type without qualifiers, its aliases followed, and whether one of them is a pointer."""
+def _type_and_name(declaration: str, aliases: Mapping[str, str]) -> tuple[str, str]:
+    """ "const float* x" -> ("const float*", "x"); C++ lets the name go."""
+    match = re.fullmatch(r"(.*[\s*])(\w+)", declaration)
+    if match is not None and match[2] not in _TYPE_WORDS and "(" not in declaration:
+        return match[1], match[2]
+    last = re.search(r"\w+$|\*$", declaration)
+    if "(" in declaration or last is None or last[0] not in {"*", *_TYPE_WORDS, *aliases}:
+        raise KernelError(f"the parameter {declaration!r} is no type with a name; write both out, without a macro")
+    return declaration, "unnamed"
+
+
+def _resolve(kind: str, aliases: Mapping[str, str]) -> tuple[str, int]:
+    """A type without qualifiers, its aliases followed, and how many of them are pointers."""
     for _ in range(8):
         kind = " ".join(_QUALIFIERS.sub(" ", kind).split())
         if kind not in aliases:
             break
         kind = aliases[kind]
-    return kind.replace("*", "").strip(), "*" in kind
+    return " ".join(kind.replace("*", " ").split()), kind.count("*")
 
 
-def _dtype(base: str, pointer: bool) -> np.dtype | None:
-    vector = re.fullmatch(r"(float|double|u?int|short|char)[234]", base)
-    if vector and pointer:  # `float4*` is a way to read float32 by 16 bytes
-        base = _VECTORS[vector[1]]
+def _dtype(base: str, depth: int) -> np.dtype | None:
+    """depth: how many pointers lead to the base type."""
+    if depth > 1:
+        return np.dtype(np.uint64)
+    vector = _VECTOR.fullmatch(base)
+    if vector and depth:  # `float4*` is a way to read float32 by 16 bytes
+        base = (vector[1] or vector[2]).replace("uint", "unsigned")
     return np.dtype(_TYPES[base]) if base in _TYPES else None

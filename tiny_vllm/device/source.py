@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from tiny_vllm.cache import expanded
 from tiny_vllm.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -30,7 +31,10 @@ SCALARS = {
 
 _INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')
 _PRAGMA_ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
-_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_COMMENT_OR_STRING = re.compile(
+    r"""//(?:\\\n|[^\n])*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""",  # a backslash carries // on
+    re.DOTALL,
+)
 _REQUIRES = re.compile(r"\brequires:\s*sm_(\d+)")
 
 
@@ -42,9 +46,11 @@ def checkout_root() -> Path | None:
 
 
 def default_overlay() -> tuple[Path, ...]:
-    """Folders that are searched, first hit wins. TINY_VLLM_WORK names another `work/`."""
+    """Folders that are searched, first hit wins. TINY_VLLM_WORK names another `work/`; UserError when it is none."""
     root, work = checkout_root(), os.environ.get("TINY_VLLM_WORK")
-    mine = [Path(work).expanduser()] if work else []
+    mine = [expanded(work)] if work else []
+    if work and not os.path.isdir(mine[0]):  # else our kernels would run where a student's were meant
+        raise UserError(f"TINY_VLLM_WORK is {work!r:.200}, which is no folder; name one, or unset it")
     if root is None:
         return (*mine, PACKAGE / "kernels")
     return (*(mine or [root / "work"]), root / "chapters", root / "kernels")
@@ -87,7 +93,7 @@ def strip_comments(text: str) -> str:
 
     def blank(match: re.Match[str]) -> str:
         found = match[0]
-        return found if found.startswith('"') else " " + "\n" * found.count("\n")
+        return found if found[0] in "\"'" else " " + "\n" * found.count("\n")
 
     return _COMMENT_OR_STRING.sub(blank, text)
 
@@ -110,6 +116,13 @@ def _find(names: Sequence[str], folders: Sequence[Path]) -> _Found | None:
     return None
 
 
+def _read(file: _Found) -> str:
+    try:
+        return file.path.read_text(encoding="utf-8-sig")  # some editors of Windows put a mark in front
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file.label} cannot be read: {error}; save it as UTF-8 text") from None
+
+
 def _names(folders: Sequence[Path]) -> str:
     return ", ".join(f"{folder.name}/" for folder in folders)
 
@@ -128,7 +141,7 @@ class _Inliner:
         if file.path in self._seen:
             return ""
         self._seen.add(file.path)
-        text = file.path.read_text(encoding="utf-8")
+        text = _read(file)
         lines = [f'#line 1 "{file.label}"']
         for number, (line, code) in enumerate(zip(text.split("\n"), strip_comments(text).split("\n"), strict=True), 1):
             if include := _INCLUDE.match(code):

@@ -34,6 +34,9 @@ extern "C" __global__ void missing_lanes(int* out) {
     if (threadIdx.x >= 16) __syncthreads();
     out[threadIdx.x] = v;
 }
+extern "C" __global__ void different_masks(int* out) {
+    out[threadIdx.x] = __shfl_sync(threadIdx.x == 0 ? 0x3 : 0x7, (int)threadIdx.x, 0);
+}
 // Ends its own process, as a write into the C library's data may.
 extern "C" int kill(int, int);
 extern "C" int getpid();

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from tiny_vllm.device.base import Dim
+from tiny_vllm.device.emulator.check.poison import poison
 from tiny_vllm.device.emulator.compiler import find_compiler
 from tiny_vllm.device.emulator.gemm import Gemm, check_gemm
 from tiny_vllm.device.emulator.launch import RawKernel, RawModule
-from tiny_vllm.device.emulator.stream import EmulatorEvent, EmulatorGraph, Stream
+from tiny_vllm.device.emulator.settings import default_check
+from tiny_vllm.device.emulator.stream import EmulatorEvent, EmulatorFetch, EmulatorGraph, Stream
 from tiny_vllm.device.emulator.workers import default_workers
 from tiny_vllm.device.source import as_dtype
 from tiny_vllm.types import Array
@@ -28,6 +30,7 @@ __all__ = ["Emulator", "RawKernel", "RawModule"]
 
 _READ_BYTES = 128 << 20
 _MEASURE_SECONDS = 0.25
+_POISONED_BYTES = 16 << 20  # a larger array is poisoned where all kernels are checked
 
 
 class Emulator:
@@ -51,9 +54,10 @@ class Emulator:
     # ---- arrays
 
     def empty(self, shape: int | Dim, dtype: Any) -> Array:
-        """An array with anything in it."""
+        """An array with anything in it: NaN if it is not too large, by which check mode knows what nothing wrote."""
         self._stream.about_to_allocate("empty")
-        return np.empty(shape, as_dtype(dtype))
+        array = np.empty(shape, as_dtype(dtype))
+        return poison(array) if array.nbytes <= _POISONED_BYTES or default_check() else array
 
     def zeros(self, shape: int | Dim, dtype: Any) -> Array:
         self._stream.about_to_allocate("zeros")
@@ -76,10 +80,14 @@ class Emulator:
         self._stream.forbid_in_capture("to_host")
         return np.array(array, order="C")
 
+    def fetch(self, array: Array) -> EmulatorFetch:
+        """A copy of the array as it is now: everything launched before has run."""
+        return EmulatorFetch(self.to_host(array))
+
     # ---- kernels
 
     def RawKernel(self, code: str, name: str, options: Sequence[str] = (), **settings: Any) -> RawKernel:
-        """settings: timeout (seconds), workers, isolated, check; see launch.Settings."""
+        """settings: timeout (seconds), workers, isolated, check, count, order; see settings.Settings."""
         return RawKernel(code, name, options, **self._settings(settings))
 
     def RawModule(self, code: str, options: Sequence[str] = (), **settings: Any) -> RawModule:

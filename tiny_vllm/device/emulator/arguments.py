@@ -33,7 +33,7 @@ def _dtype(code: str) -> np.dtype | None:
 class Packer:
     """Lays a launch's arguments into one buffer, each at a multiple of 8 bytes (16 for a struct)."""
 
-    def __init__(self, codes: Sequence[str]) -> None:
+    def __init__(self, codes: Sequence[str], kernel: str = "kernel") -> None:
         """codes: the parameters' types as cpp/entry.h describes them."""
         self.offsets: list[int] = []
         layout = "<"
@@ -46,20 +46,28 @@ class Packer:
             layout += f"{gap}x" + item
             self.size = self.offsets[-1] + struct.calcsize("<" + item)
         self._struct = struct.Struct(layout)
-        self._converters = [_converter(code) for code in codes]
+        self._converters = [_converter(code, f"{kernel}: argument {i}") for i, code in enumerate(codes, 1)]
 
     def pack(self, args: Sequence[Any]) -> bytes:
         """The values of checked arguments: an array's address, a scalar's own bytes."""
         return self._struct.pack(*[convert(arg) for convert, arg in zip(self._converters, args)])
 
 
-def _converter(code: str) -> Callable[[Any], Any]:
+def _converter(code: str, where: str) -> Callable[[Any], Any]:
     if code.startswith("*"):
         return address
     if code == _BFLOAT16:
         return lambda value: int(value.view(np.uint16))
     if code.endswith("s"):
-        return lambda value: value.tobytes()
+        size = int(code[:-1])
+
+        def convert(value: Any) -> bytes:
+            data: bytes = value.tobytes()
+            if len(data) != size:
+                raise TypeError(f"{where}: got {len(data)} bytes, wanted a NumPy scalar of the struct's {size}")
+            return data
+
+        return convert
     return float if code in "efd" else bool if code == "?" else int
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -23,12 +24,13 @@ import numpy as np
 
 from tiny_vllm.device.emulator.limits import Shape
 from tiny_vllm.device.emulator.pipe import View, receive, send
-from tiny_vllm.errors import CompileError, DeviceError, KernelError, LaunchError
+from tiny_vllm.errors import CompileError, DeviceError, KernelCheckError, KernelError, LaunchError
 
 _GRACE = 30.0  # seconds beyond the launch's own deadline: starting, loading, copying
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME")
+_SETTINGS = ("timeout", "workers", "compute_capability", "check", "order")
 _ERRORS = {each.__name__: each for each in (CompileError, LaunchError, DeviceError)}
-_CAUSES = {
+_CAUSES: dict[int, str] = {
     signal.SIGSEGV: "probably an access outside an array",
     signal.SIGBUS: "probably an access outside an array",
     signal.SIGABRT: "probably a write outside an array, which damaged the process's memory",
@@ -42,7 +44,7 @@ class IsolatedRunner:
 
     def __init__(self, module: Any, name: str) -> None:
         self._name, self._timeout = name, module.settings.timeout
-        settings = {key: getattr(module.settings, key) for key in ("timeout", "workers", "compute_capability")}
+        settings = {key: getattr(module.settings, key) for key in _SETTINGS}
         self._definition = (module.code, module.options, module.name_expressions, tuple(settings.items()))
 
     def pack(self, args: Sequence[Any]) -> Sequence[Any]:
@@ -55,12 +57,15 @@ class IsolatedRunner:
         message = (self._definition, self._name, known[0], spans, [_described(arg, bounds) for arg in args])
         kind, text, printed, results = _child().ask(self._name, message, self._timeout + _GRACE)
         sys.stdout.write(printed)
-        if kind != "done":
+        findings = pickle.loads(results.pop()) if kind == KernelCheckError.__name__ else ()
+        if kind != "done" and not findings:
             raise _ERRORS.get(kind, KernelError)(text)
         written = {_span_of(arg, bounds) for arg in args if isinstance(arg, np.ndarray) and arg.flags.writeable}
         for index in written:
             low, high = bounds[index]
             ctypes.memmove(low, results[index], high - low)
+        if findings:
+            raise KernelCheckError(text, findings)
 
 
 def merge(bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -147,8 +152,8 @@ class Child:
         code = self._process.poll()
         self._end()
         if code is not None and code < 0:
-            number = signal.Signals(-code)
-            return f"the process that ran it was ended by {number.name}, {_CAUSES.get(number, 'for a reason unknown')}"
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            return f"the process that ran it was ended by {name}, {_CAUSES.get(-code, 'for a reason unknown')}"
         return f"the process that ran it ended with exit code {code}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import pickle
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ import numpy as np
 
 from tiny_vllm.device.emulator.launch import RawModule
 from tiny_vllm.device.emulator.pipe import View, receive, send
+from tiny_vllm.errors import KernelCheckError
 
 
 def serve() -> None:
@@ -37,6 +39,9 @@ def _answer(message: Any, kernels: dict[Any, Any]) -> tuple[str, str, str, list[
         kernel.max_dynamic_shared_size_bytes = max(kernel.max_dynamic_shared_size_bytes, shape.shared_mem)
         kernel(shape.grid, shape.block, [_array(arg, memory) for arg in args], shared_mem=shape.shared_mem)
         return "done", "", printed.text, [part.tobytes() for part in memory]
+    except KernelCheckError as error:
+        spans = [part.tobytes() for part in memory]
+        return type(error).__name__, str(error), printed.text, [*spans, pickle.dumps(error.findings)]
     except Exception as error:
         return type(error).__name__, str(error), printed.text, []
 

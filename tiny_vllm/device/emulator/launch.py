@@ -9,6 +9,9 @@ from typing import Any
 
 from tiny_vllm.device.emulator.arguments import Packer, complete
 from tiny_vllm.device.emulator.build import build_kernels, preprocess
+from tiny_vllm.device.emulator.check.build import build_checked
+from tiny_vllm.device.emulator.check.counts import Report
+from tiny_vllm.device.emulator.check.run import CheckedRunner
 from tiny_vllm.device.emulator.isolate import IsolatedRunner
 from tiny_vllm.device.emulator.limits import STATIC_SHARED, Shape, check_shape, opt_in_shared, refuse
 from tiny_vllm.device.emulator.options import parse_options
@@ -19,11 +22,12 @@ from tiny_vllm.device.emulator.translate import (
     callable_kernels,
     has_conditional_kernels,
     has_mutable_globals,
+    reader_files,
     translation_unit,
 )
 from tiny_vllm.device.emulator.workers import SHAPE, load_copy
 from tiny_vllm.device.signature import Parameter, Signature, kernel_names, parse_parameters
-from tiny_vllm.errors import CompileError
+from tiny_vllm.errors import CompileError, KernelError
 
 _SHAPES_KEPT = 4096
 
@@ -47,8 +51,11 @@ class RawModule:
         flags = (*self._parsed.flags, architecture, "-DTINY_VLLM_EMULATOR")
         text = preprocess(code, flags) if has_conditional_kernels(code) else code
         self.names = [*callable_kernels(text, kernel_names(text)), *name_expressions]
-        self.library = build_kernels(translation_unit(code, self.names, _file_name(self.names)), flags)
-        self.workers = 1 if has_mutable_globals(code) else self.settings.workers
+        unit = translation_unit(code, self.names, _file_name(self.names))
+        self.files = tuple(reader_files(unit))  # the names that its lines go by
+        checked = self.settings.check and not self.settings.isolated  # the child checks, then
+        self.library = build_checked(unit, flags, self.settings.count) if checked else build_kernels(unit, flags)
+        self.workers = 1 if has_mutable_globals(code) or checked else self.settings.workers
         self.lock = threading.Lock()  # static variables of a copy are one launch's at a time
         self._copies: list[ctypes.CDLL] = []
 
@@ -68,6 +75,7 @@ class RawModule:
         """The copy that worker `number` drives, loaded when it is first wanted."""
         while len(self._copies) <= number:
             self._copies.append(load_copy(self.library))
+            self._copies[-1].emulator_set_order(int(self.settings.order == "reverse"))
         return self._copies[number]
 
     @property
@@ -108,11 +116,7 @@ class RawKernel:
         codes = [code for code in describe().decode().split(",") if code]
         parameters = complete(declared, codes)
         self._check = Signature(name, parameters).check
-        self._runner: Runner = (
-            IsolatedRunner(module, name)
-            if module.settings.isolated
-            else LocalRunner(module, name, index, Packer(codes))
-        )
+        self._runner = _runner(module, name, index, codes, parameters)
         self._recorder = module.settings.recorder
         self.shared_size_bytes = static_shared_bytes(module.library, module.shared_section_bytes, name, module.names)
         if self.shared_size_bytes > STATIC_SHARED:
@@ -143,7 +147,10 @@ class RawKernel:
         goes wrong while it runs.
         """
         checked = self._check(args)
-        shape = self._shapes.get((grid, block, shared_mem)) or self._shape(grid, block, shared_mem)
+        try:
+            shape = self._shapes.get((grid, block, shared_mem)) or self._shape(grid, block, shared_mem)
+        except TypeError:  # a list, which no dict can look up, or what check_shape refuses
+            shape = self._shape(grid, block, shared_mem)
         packed = self._runner.pack(checked)
         recorder = self._recorder
         if recorder is None or not recorder.capturing:
@@ -151,9 +158,23 @@ class RawKernel:
         else:
             recorder.record(lambda: self._runner.run(shape, packed, checked))
 
+    def report(self) -> Report:
+        """What the last launch asked of the memory, line by line; of a kernel made with check=True, count=True."""
+        if not isinstance(self._runner, CheckedRunner):
+            raise KernelError(f"{self.name}: nothing was counted; make the kernel with check=True, count=True")
+        return self._runner.report()
+
     def _shape(self, grid: Any, block: Any, shared_mem: int) -> tuple[Shape, bytes]:
         shape = check_shape(self.name, grid, block, shared_mem, self._max_dynamic)
         known = shape, SHAPE.pack(*shape.grid, *shape.block, shape.num_blocks, shape.shared_mem)
         if len(self._shapes) < _SHAPES_KEPT:
-            self._shapes[grid, block, shared_mem] = known
+            self._shapes[tuple(grid), tuple(block), shared_mem] = known
         return known
+
+
+def _runner(module: RawModule, name: str, index: int, codes: Sequence[str], parameters: Sequence[Parameter]) -> Runner:
+    if module.settings.isolated:
+        return IsolatedRunner(module, name)
+    if module.settings.check:
+        return CheckedRunner(module, name, index, codes, parameters)
+    return LocalRunner(module, name, index, Packer(codes, name))

@@ -48,7 +48,10 @@ def check_shape(kernel: str, grid: Any, block: Any, shared_mem: Any, max_dynamic
     grid, block = _three(kernel, "grid", grid), _three(kernel, "block", block)
     _check_sizes(kernel, "grid", grid, MAX_GRID)
     _check_sizes(kernel, "block", block, MAX_BLOCK)
-    shape = Shape(grid, block, operator.index(shared_mem))
+    try:
+        shape = Shape(grid, block, operator.index(shared_mem))
+    except TypeError:
+        raise TypeError(f"{kernel}: shared_mem is {shared_mem!r}; give a whole number of bytes") from None
     if shape.num_threads > MAX_THREADS:
         raise refuse(kernel, f"block of {shape.num_threads} threads; the limit is {MAX_THREADS}")
     if shape.shared_mem < 0:

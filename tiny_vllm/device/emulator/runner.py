@@ -37,7 +37,7 @@ class LocalRunner:
 
     def __init__(self, module: RawModule, name: str, index: int, packer: Packer) -> None:
         self._module, self._name, self._index = module, name, index
-        self._plain = not may_wait(module.code, name)
+        self._plain = module.settings.order == "forward" and not may_wait(module.code, name)
         self.pack = packer.pack
         self._offsets = packer.offsets
         self._args = bytearray(max(packer.size, 1) + 16)

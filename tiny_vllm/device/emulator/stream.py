@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from tiny_vllm.device.base import Event
 from tiny_vllm.errors import KernelError, LaunchError
 
@@ -13,7 +15,8 @@ from tiny_vllm.errors import KernelError, LaunchError
 class EmulatorGraph:
     """Recorded launches, with the arguments that they had when they were recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
         self._runs: list[Callable[[], None]] = []
         self._complete = False
 
@@ -21,6 +24,7 @@ class EmulatorGraph:
         """Run them in order. Raises LaunchError while the capture goes on, and after one that failed."""
         if not self._complete:
             raise LaunchError("the graph's capture is not complete (CUDA_ERROR_ILLEGAL_STATE); launch it afterwards")
+        self._stream.forbid_in_capture("graph.launch")
         for run in self._runs:
             run()
 
@@ -49,6 +53,16 @@ class EmulatorEvent:
         return (self._time - start._time) * 1e3
 
 
+class EmulatorFetch:
+    """Values that are on the host already, since launches run at once."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._values = values
+
+    def wait(self) -> np.ndarray:
+        return self._values
+
+
 class Stream:
     """Runs what is submitted, or records it; knows what may not happen now."""
 
@@ -75,7 +89,7 @@ class Stream:
     def capture(self) -> Iterator[EmulatorGraph]:
         """Record into a new graph. Whatever goes wrong inside ends the capture; the first cause is raised."""
         self.forbid_in_capture("capture")
-        graph, self._graph, self._failure = EmulatorGraph(), None, None
+        graph, self._graph, self._failure = EmulatorGraph(self), None, None
         self._graph = graph
         try:
             yield graph

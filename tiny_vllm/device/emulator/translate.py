@@ -9,8 +9,10 @@ from tiny_vllm.device.source import strip_comments
 
 _ALIGNMENT = r"(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"
 _DYNAMIC_SHARED = re.compile(
-    rf"\bextern\s+{_ALIGNMENT}__shared__\s+{_ALIGNMENT}((?:[\w:]|<[^;<>]*>|\s)+?)\s+{_ALIGNMENT}(\w+)\s*\[\s*\]\s*;"
+    rf"\b(?:extern\s+{_ALIGNMENT}__shared__|__shared__\s+extern)\s+{_ALIGNMENT}"
+    rf"((?:[\w:]|<[^;<>]*>|\s)+?)\s+{_ALIGNMENT}(\w+)\s*\[\s*\]((?:\s*\[[^;\[\]]*\])*)\s*;"
 )
+_STATIC_SHARED = re.compile(r"\bstatic(\s+__shared__)\b")  # our __shared__ says static itself
 _GLOBAL_VARIABLE = re.compile(r"\b(?:__device__|__managed__)\b([^;={}()]*)[;={]")
 _LINE = re.compile(r'[ \t]*#[ \t]*line[ \t]+(\d+)[ \t]+"([^"]*)"')
 
@@ -21,7 +23,8 @@ def translation_unit(code: str, kernels: Sequence[str], file: str) -> str:
     The text stays as it is, line for line, but for one thing that C++ cannot say: dynamic shared memory
     (`extern __shared__ T s[];`) becomes a pointer to it.
     """
-    body = _DYNAMIC_SHARED.sub(r"\1* \2 = (\1*)emulator::dynamic_shared;", code)
+    body = _DYNAMIC_SHARED.sub(r"\1 (*\2)\3 = (\1 (*)\3)emulator::dynamic_shared;", code)
+    body = _STATIC_SHARED.sub(r"\1", body)
     start = "" if _LINE.match(code) else f'#line 1 "{file}"\n'
     entries = "\n".join(f"EMULATOR_KERNEL({i}, {name})" for i, name in enumerate(kernels))
     return f'#include "cuda_emulator.h"\n{start}{body}\n#line 1 "emulator entries"\n{entries}\nEMULATOR_MODULE()\n'

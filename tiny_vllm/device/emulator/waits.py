@@ -7,9 +7,10 @@ from functools import lru_cache
 
 from tiny_vllm.device.source import strip_comments
 
-_WAIT = re.compile(r"\b(?:__sync\w+|__\w+_sync|__activemask)\b")
+# `.sync.` stands in the name of every PTX instruction that a warp does as one ("mma.sync.aligned...").
+_WAIT = re.compile(r"\b(?:__sync\w+|__\w+_sync|__activemask)\b|\w\.sync\.\w")
 _PARAMETERS = r"\((?:[^(){};]|\([^()]*\))*\)"
-_FUNCTION = re.compile(rf"\b(\w+)\s*{_PARAMETERS}\s*(?:const\s*|noexcept\s*)*\{{")
+_FUNCTION = re.compile(rf"\b(\w+)\s*(?:<[\w\s:,]*>\s*)?{_PARAMETERS}\s*(?:const\s*|noexcept\s*)*\{{")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\.|\\\n)*)", re.MULTILINE)
 _STATEMENTS = {"if", "for", "while", "switch", "catch"}
 _NO_FUNCTION = re.compile(r"(?:(?<!:):|,|\boperator)\s*$")  # before a member's initial value, a conversion

@@ -25,6 +25,7 @@ SENTENCES = {
     ILLEGAL_ADDRESS: "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)",
     6: "an integer was divided by zero, which a GPU does not report and answers with any number",
     7: "an illegal instruction was encountered (CUDA_ERROR_ILLEGAL_INSTRUCTION)",
+    8: "misaligned address (CUDA_ERROR_MISALIGNED_ADDRESS)",
 }
 
 

@@ -44,11 +44,11 @@ class Lane:
         """args: addresses of the arguments' values; counter: address of the shared number of the next block."""
         entry = getattr(library, f"emulator_{'plain' if plain else 'fibers'}_{index}")
         self.function = ctypes.cast(entry, ctypes.c_void_p).value or 0
-        self._pointers = (ctypes.c_void_p * max(len(args), 1))(*args)
+        self.pointers = (ctypes.c_void_p * max(len(args), 1))(*args)
         self._record = bytearray(RECORD.size)
         self._view = (ctypes.c_char * RECORD.size).from_buffer(self._record)
         self.record = ctypes.addressof(self._view)
-        _ARGS_AND_COUNTER.pack_into(self._record, SHAPE.size, ctypes.addressof(self._pointers), counter)
+        _ARGS_AND_COUNTER.pack_into(self._record, SHAPE.size, ctypes.addressof(self.pointers), counter)
 
     def prepare(self, shape: bytes) -> None:
         self._record[: SHAPE.size] = shape

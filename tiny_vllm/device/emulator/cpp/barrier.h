@@ -8,7 +8,8 @@ static int true_votes, vote_result;
 
 static void reset_barrier() { num_waiting = 0, true_votes = 0; }
 
-static void release_barrier() {
+EMULATOR_MACHINE static void release_barrier() {
+    check_barrier_opens();
     for (unsigned t = 0; t < num_threads; t++)
         if (states[t] == kAtBarrier) make_ready(t);
     num_waiting = 0;
@@ -21,16 +22,17 @@ static void barrier_thread_exited() {
     if (num_waiting && num_waiting == num_alive) release_barrier();
 }
 
-__attribute__((noinline)) static int sync_threads(bool vote) {
+__attribute__((noinline)) EMULATOR_MACHINE static int sync_threads(bool vote) {
     unsigned me = current;
     if (!with_fibers) misjudged();
     true_votes += vote;
+    check_waits_at_barrier(me, __builtin_return_address(0));
     if (++num_waiting < num_alive) {
         wait_as(kAtBarrier);
     } else {  // the last to arrive: the block goes on from its first thread
         states[me] = kAtBarrier;
         release_barrier();
-        unsigned first = (unsigned)next_ready(num_threads - 1);
+        unsigned first = first_ready();
         if (first != me) switch_to(&threads[me].sp, first);
     }
     asm volatile("" ::: "memory");

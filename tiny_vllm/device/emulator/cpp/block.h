@@ -5,7 +5,7 @@ namespace emulator {
 
 static void reset_barrier();
 
-static void run_block() {
+EMULATOR_MACHINE static void run_block() {
     num_alive = num_threads;
     reset_barrier();
     poison_shared();
@@ -18,7 +18,9 @@ static void run_block() {
     memset(states, kNew, num_threads);
     num_free_stacks = 0;
     for (int i = (int)num_threads - 1; i >= 0; i--) free_stacks[num_free_stacks++] = i;
-    switch_to(&main_sp, 0);
+    check_block_begins(num_threads);
+    switch_to(&main_sp, reverse_order ? num_threads - 1 : 0);
+    check_block_ends();
 }
 
 static void run(Launch* l, void (*kernel)(void**)) {

@@ -8,6 +8,10 @@
 
 #include "keywords.h"
 #include "vector_types.h"
+#include "check_hooks.h"
+#ifdef EMULATOR_CHECK  // what a kernel calls becomes a part of it, so that its accesses belong to the reader's lines
+#define inline inline __attribute__((always_inline))
+#endif
 // The machine, from the bottom up.
 #include "context_switch.h"
 #include "launch.h"
@@ -22,6 +26,8 @@
 #include "device_printf.h"
 // What Python calls.
 #include "entry.h"
+#undef inline
+#include "check_view.h"
 
 // CUDA's compiler takes `__shared__ alignas(16) float x[4];`, C++ only with the alignment in front.
 #define alignas(bytes) __attribute__((aligned(bytes)))

@@ -94,7 +94,9 @@ struct Entry<Kernel> {
     }                                                                                 \
     EMULATOR_EXPORT const char* emulator_signature_##INDEX() { return emulator::Entry<&__VA_ARGS__>::signature(); }
 
-#define EMULATOR_MODULE()                                                           \
-    EMULATOR_EXPORT unsigned long long emulator_static_shared_bytes() {             \
-        return (unsigned long long)(emulator::shared_end - emulator::shared_begin); \
+#define EMULATOR_MODULE()                                                                       \
+    EMULATOR_GAP                                                                                \
+    EMULATOR_EXPORT void emulator_set_order(int reverse) { emulator::reverse_order = reverse; } \
+    EMULATOR_EXPORT unsigned long long emulator_static_shared_bytes() {                         \
+        return (unsigned long long)(emulator::shared_end - emulator::shared_begin);             \
     }

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 
 #include <memory>
 
@@ -98,10 +99,23 @@ void pass_on(int signal_number, siginfo_t* info, void* context) {
     }
 }
 
+// The program counter that the deadline's signal came upon; 0 where this system's layout is not known here.
+uint64_t interrupted_at(void* context) {
+#if defined(__linux__) && defined(__x86_64__)
+    return (uint64_t)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+#elif defined(__linux__) && defined(__aarch64__)
+    return (uint64_t)((ucontext_t*)context)->uc_mcontext.pc;
+#else
+    (void)context;
+    return 0;
+#endif
+}
+
 void on_signal(int signal_number, siginfo_t* info, void* context) {
     bool ours = guard && guard->active && (signal_number != kDeadlineSignal || guard->token == expired);
     if (!ours) return pass_on(signal_number, info, context);
-    guard->launch->fault_address = (uint64_t)info->si_addr;
+    bool late = signal_number == kDeadlineSignal;
+    guard->launch->fault_address = late ? interrupted_at(context) : (uint64_t)info->si_addr;
     stop(signal_number == kDeadlineSignal ? (int)emulator::kTimeout : reason_of(signal_number));
 }
 

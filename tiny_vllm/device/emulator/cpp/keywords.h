@@ -31,6 +31,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
@@ -40,7 +41,23 @@
 #else
 #define EMULATOR_SHARED_SECTION __attribute__((section("emu_shared")))
 #endif
+#ifdef EMULATOR_CHECK  // a gap in front of each, so that an index which leaves one array does not meet the next
+#define EMULATOR_GAP_NAME_(N) emulator_gap_##N
+#define EMULATOR_GAP_NAME(N) EMULATOR_GAP_NAME_(N)
+#define EMULATOR_GAP \
+    static EMULATOR_SHARED_SECTION __attribute__((used, aligned(16))) char EMULATOR_GAP_NAME(__COUNTER__)[256];
+#define __shared__ EMULATOR_GAP static EMULATOR_SHARED_SECTION
+#else
+#define EMULATOR_GAP
 #define __shared__ static EMULATOR_SHARED_SECTION
+#endif
+
+// The machine's own functions: check mode watches the kernel, not them.
+#ifdef EMULATOR_CHECK
+#define EMULATOR_MACHINE __attribute__((no_sanitize("thread", "bounds", "alignment"), no_sanitize_coverage))
+#else
+#define EMULATOR_MACHINE
+#endif
 
 #define EMULATOR_EXPORT extern "C" __attribute__((visibility("default")))
 

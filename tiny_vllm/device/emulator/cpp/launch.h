@@ -9,7 +9,14 @@ constexpr size_t kMaxDynamicShared = 228 * 1024;
 
 static Launch* launch;
 static bool with_fibers;  // false: this launch's blocks are plain loops
-alignas(128) static char dynamic_shared[kMaxDynamicShared];
+#ifdef EMULATOR_CHECK
+constexpr size_t kDynamicGap = 4096;
+#else
+constexpr size_t kDynamicGap = 0;
+#endif
+alignas(1024) static char dynamic_space[kDynamicGap + kMaxDynamicShared + kDynamicGap];
+static char* const dynamic_shared = dynamic_space + kDynamicGap;
+static uint64_t blocks_begun;  // by this copy since it was loaded
 
 [[noreturn]] static void stop(Reason reason) {
     launch->stop(reason);
@@ -38,6 +45,7 @@ static inline void begin(Launch* l, bool fibers) {
     with_fibers = fibers;
     gridDim = dim3(l->grid[0], l->grid[1], l->grid[2]);
     blockDim = dim3(l->block[0], l->block[1], l->block[2]);
+    check_launch_begins(l);
 }
 
 // Where static shared memory lies. The linker knows the two ends of a section by name.
@@ -52,6 +60,7 @@ static char* const shared_end = __stop_emu_shared;
 
 // Shared memory starts with anything in it; here with NaN, so that a kernel which reads before it writes shows it.
 static inline void poison_shared() {
+    blocks_begun++;
     if (shared_begin != shared_end) memset(shared_begin, 0xFF, shared_end - shared_begin);
     if (launch->dynamic_shared_bytes) memset(dynamic_shared, 0xFF, launch->dynamic_shared_bytes);
 }

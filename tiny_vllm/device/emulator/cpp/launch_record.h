@@ -19,6 +19,7 @@ enum Reason : int {
     kIllegalAddress,  // SIGSEGV, SIGBUS
     kDivision,        // SIGFPE: an integer division by zero
     kIllegalInstruction,
+    kMisaligned,  // an address that an instruction of ptx.cuh cannot take
 };
 
 struct Launch {
@@ -31,7 +32,7 @@ struct Launch {
     void (*stop)(int reason);  // set by guard.cpp: leaves the launch at once, from whatever stack
     const char* printed;       // what the kernel's printf wrote
     uint64_t printed_bytes;
-    uint64_t fault_address;  // set by guard.cpp
+    uint64_t fault_address;  // set by guard.cpp; the program counter of a launch that passed its deadline
     char error[512];
 };
 

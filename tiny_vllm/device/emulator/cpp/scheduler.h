@@ -30,6 +30,7 @@ static unsigned num_threads, num_warps, current, num_alive;
 static void* main_sp;                       // the stack of the OS thread, while fibers run
 static void (*kernel_thread)(void** args);  // one CUDA thread's program
 static int free_stacks[kMaxThreads], num_free_stacks;
+static bool reverse_order;  // a block's threads run from its last to its first
 
 static void barrier_thread_exited();
 static void warp_thread_exited(unsigned warp);
@@ -44,10 +45,26 @@ static inline void make_ready(unsigned thread) {
 static inline void make_current(unsigned thread) {
     current = thread;
     threadIdx = threads[thread].index;
+    check_thread_runs(thread);
+}
+
+// The same from the other end.
+static inline int next_ready_reverse(unsigned thread) {
+    unsigned warp = thread >> 5, lane = thread & 31;
+    if (uint32_t ready = warps[warp].ready) {
+        uint32_t earlier = ready & (lane_bit(lane) - 1);
+        return warp * 32 + 31 - __builtin_clz(earlier ? earlier : ready);
+    }
+    for (unsigned i = 1; i < num_warps; i++) {
+        unsigned other = warp >= i ? warp - i : warp + num_warps - i;
+        if (warps[other].ready) return other * 32 + 31 - __builtin_clz(warps[other].ready);
+    }
+    return -1;
 }
 
 // The next thread that can run, -1 if there is none: later lanes of this warp, its earlier lanes, the following warps.
 static inline int next_ready(unsigned thread) {
+    if (reverse_order) return next_ready_reverse(thread);
     unsigned warp = thread >> 5, lane = thread & 31;
     if (uint32_t ready = warps[warp].ready) {
         uint32_t later = lane == 31 ? 0 : ready & (~0u << (lane + 1));
@@ -60,7 +77,15 @@ static inline int next_ready(unsigned thread) {
     return -1;
 }
 
+static inline unsigned first_ready() {
+    unsigned warp = reverse_order ? num_warps - 1 : 0;
+    while (!warps[warp].ready) reverse_order ? warp-- : warp++;
+    if (reverse_order) return warp * 32 + 31 - __builtin_clz(warps[warp].ready);
+    return warp * 32 + __builtin_ctz(warps[warp].ready);
+}
+
 [[noreturn]] static void deadlock() {
+    check_stuck();
     size_t used = 0, size = sizeof launch->error;
     used += snprintf(launch->error, size, "deadlock in block (%u, %u, %u)", blockIdx.x, blockIdx.y, blockIdx.z);
     for (unsigned t = 0; t < num_threads && used < size - 160; t++) {
@@ -102,7 +127,8 @@ static inline void wait_as(State state) {
     switch_to(&threads[me].sp, next);
 }
 
-static void thread_exited(unsigned me) {
+EMULATOR_MACHINE static void thread_exited(unsigned me) {
+    check_thread_returns(me);
     Warp& warp = warps[me >> 5];
     warp.ready &= ~lane_bit(me);
     warp.exited |= lane_bit(me);
@@ -113,7 +139,7 @@ static void thread_exited(unsigned me) {
 }
 
 // What runs on a stack: one thread after another, until it has to go on with one that kept its own stack.
-static void fiber() {
+EMULATOR_MACHINE static void fiber() {
     for (;;) {
         unsigned me = current;
         int stack = threads[me].stack;

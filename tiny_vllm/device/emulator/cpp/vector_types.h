@@ -28,6 +28,17 @@ struct dim3 {
     constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
 };
 
+#ifdef EMULATOR_CHECK  // under names of their own, so that the kernel's text can see them as constants (check_view.h)
+extern "C" {
+__attribute__((visibility("hidden"))) uint3 emulator_threadIdx, emulator_blockIdx;
+__attribute__((visibility("hidden"))) dim3 emulator_blockDim, emulator_gridDim;
+}
+#define threadIdx emulator_threadIdx
+#define blockIdx emulator_blockIdx
+#define blockDim emulator_blockDim
+#define gridDim emulator_gridDim
+#else
 static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
+#endif
 constexpr int warpSize = 32;

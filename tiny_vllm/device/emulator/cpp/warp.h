@@ -3,9 +3,8 @@
 
 namespace emulator {
 
-enum { kVote = -1 };  // as a source lane: the result is a bit for each lane whose value is not zero
-
-static uint32_t votes(const Warp& warp, uint32_t lanes) {
+// In place of a source lane, kVote or kFence: the result is a bit for each lane whose value is not zero.
+EMULATOR_MACHINE static uint32_t votes(const Warp& warp, uint32_t lanes) {
     uint32_t bits = 0;
     for (uint32_t left = lanes; left; left &= left - 1) {
         int lane = __builtin_ctz(left);
@@ -15,16 +14,17 @@ static uint32_t votes(const Warp& warp, uint32_t lanes) {
 }
 
 // Complete the exchange among the lanes of `mask` if all of them are here; lanes that exited are not waited for.
-static void complete_exchange(unsigned w, uint32_t mask) {
+EMULATOR_MACHINE static void complete_exchange(unsigned w, uint32_t mask) {
     Warp& warp = warps[w];
     uint32_t lanes = mask & ~warp.exited;
     if ((warp.arrived & lanes) != lanes) return;
     for (uint32_t left = lanes; left; left &= left - 1)
         if (warp.mask[__builtin_ctz(left)] != mask) return;
+    check_lanes_met(w, mask, lanes);
     uint32_t bits = votes(warp, lanes);
     for (uint32_t left = lanes; left; left &= left - 1) {
         int lane = __builtin_ctz(left), source = warp.source[lane];
-        warp.result[lane] = source == kVote ? bits : warp.value[source];
+        warp.result[lane] = source < 0 ? bits : warp.value[source];
         if (states[w * 32 + lane] == kAtWarp) make_ready(w * 32 + lane);
     }
     warp.arrived &= ~lanes;
@@ -38,7 +38,7 @@ static void warp_thread_exited(unsigned w) {
     }
 }
 
-__attribute__((noinline)) static uint64_t exchange(uint32_t mask, uint64_t value, int source) {
+__attribute__((noinline)) EMULATOR_MACHINE static uint64_t exchange(uint32_t mask, uint64_t value, int source) {
     if (!with_fibers) misjudged();
     unsigned me = current, lane = me & 31;
     Warp& warp = warps[me >> 5];
@@ -46,6 +46,7 @@ __attribute__((noinline)) static uint64_t exchange(uint32_t mask, uint64_t value
     warp.source[lane] = source;
     warp.mask[lane] = mask;
     warp.arrived |= 1u << lane;
+    check_waits_for_lanes(me, mask, source, __builtin_return_address(0));
     complete_exchange(me >> 5, mask);
     if (warp.arrived >> lane & 1) wait_as(kAtWarp);
     asm volatile("" ::: "memory");
@@ -94,5 +95,5 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 static inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate == 0) == 0; }
-static inline void __syncwarp(unsigned mask = 0xffffffffu) { emulator::exchange(mask, 0, emulator::kVote); }
+static inline void __syncwarp(unsigned mask = 0xffffffffu) { emulator::exchange(mask, 0, emulator::kFence); }
 static inline unsigned __activemask() { return ~emulator::warps[emulator::current >> 5].exited; }
