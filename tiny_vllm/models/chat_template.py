@@ -18,6 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tiny_vllm.errors import UserError
 
 Messages = Sequence[Mapping[str, Any]]
+MAX_CHARACTERS = 10_000_000  # of a chat: a text that no model's context holds, and no tokenizer reads in a second
 
 
 class ChatTemplate:
@@ -29,12 +30,14 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise UserError(f"{where}: the chat template is wrong at line {error.lineno}: {error.message}") from None
+        except Exception as error:  # what Python finds wrong with the code that Jinja makes of it
+            raise UserError(f"{where}: the chat template is wrong: {error}; correct it") from None
 
     def render(self, messages: Messages, add_generation_prompt: bool = True) -> str:
         """The chat as text, special tokens spelled out; UserError for messages that are ill-formed or refused."""
         check_messages(messages)
         try:
-            return self._template.render(
+            text = self._template.render(
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=add_generation_prompt,
                 tools=None,
@@ -42,7 +45,12 @@ class ChatTemplate:
                 **self.variables,
             )
         except Exception as error:  # a template is a program: anything may come out of it
-            raise UserError(f"{self.where}: the chat template refuses these messages: {error}") from None
+            reason = str(error) or type(error).__name__
+            raise UserError(f"{self.where}: the chat template refuses these messages: {reason}") from None
+        if len(text) > MAX_CHARACTERS:
+            limit = f"the limit is {MAX_CHARACTERS:,}; shorten the messages, or correct the template"
+            raise UserError(f"{self.where}: the chat template makes {len(text):,} characters of them; {limit}")
+        return text
 
 
 def find_template(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Path] | None:
@@ -52,7 +60,7 @@ def find_template(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Path]
     """
     file = folder / "chat_template.jinja"
     if file.exists():
-        return file.read_text(encoding="utf-8"), file
+        return _read(file), file
     source, file = settings.get("chat_template"), folder / "tokenizer_config.json"
     if isinstance(source, list):
         source = _default(source, file)
@@ -61,6 +69,13 @@ def find_template(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Path]
     if not isinstance(source, str):
         raise UserError(f"{file}: chat_template is {source!r:.60}; it should be a text or a list of named templates")
     return source, file
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}; download it again") from None
 
 
 def check_messages(messages: Messages) -> None:
@@ -76,11 +91,11 @@ def check_messages(messages: Messages) -> None:
 
 
 def _default(named: list[Any], file: Path) -> Any:
-    templates = {item.get("name"): item.get("template") for item in named if isinstance(item, dict)}
+    templates = {str(item.get("name")): item.get("template") for item in named if isinstance(item, dict)}
     if len(templates) == 1:
         return next(iter(templates.values()))
     if "default" not in templates:
-        raise UserError(f"{file}: chat_template names {sorted(map(str, templates))}; one should be called default")
+        raise UserError(f"{file}: chat_template names {sorted(templates)}; one should be called default")
     return templates["default"]
 
 

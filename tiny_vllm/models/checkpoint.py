@@ -72,7 +72,17 @@ def _files(folder: Path) -> list[Path]:
     if not names or not all(isinstance(name, str) for name in names):
         raise settings.refuse("weight_map", "it should map tensor names to file names")
     files = [folder / name for name in sorted(set(names))]
+    for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise UserError(f"{folder / INDEX} names {name}, which lies outside the folder; copy it in, and name that")
     for file in files:
-        if not file.is_file():
+        if not _is_file(file):
             raise UserError(f"{folder / INDEX} names {file.name}, which is not in the folder; download it too")
     return files
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False

@@ -15,6 +15,7 @@ __all__ = ["ModelConfig", "RopeConfig", "rope_table"]
 
 DTYPES = ("bfloat16", "float16", "float32")
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
+MAX_LAYERS = 1024
 # Settings of other models that change the result: one value is supported, and absent means that value.
 ONLY = {
     "hidden_act": "silu",
@@ -63,7 +64,7 @@ class ModelConfig:
             vocab_size=settings.integer("vocab_size"),
             hidden_size=settings.integer("hidden_size"),
             intermediate_size=settings.integer("intermediate_size"),
-            num_hidden_layers=settings.integer("num_hidden_layers"),
+            num_hidden_layers=settings.integer("num_hidden_layers", high=MAX_LAYERS),
             **_heads(settings),
             rms_norm_eps=settings.number("rms_norm_eps"),
             rope=_rope(settings),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+from tiny_vllm.cache import expanded
 from tiny_vllm.errors import UserError
 
 BUILT_IN = "smollm2-135m"
@@ -21,18 +23,25 @@ def resolve_model(name_or_path: str | Path) -> Path:
     HF_HUB_OFFLINE hold. UserError says which of these it is not, or why a download failed.
     """
     name = str(name_or_path)
-    folder = Path(name).expanduser()
-    if name and folder.is_dir():
+    folder = expanded(name)
+    if name and _is(Path.is_dir, folder):
         return folder
     if name == BUILT_IN:
         from tiny_vllm.models.smollm2 import ensure_smollm2
 
         return ensure_smollm2()
-    if folder.is_file():
+    if _is(Path.is_file, folder):
         raise UserError(f"{name} is a file; give the folder that holds config.json and the safetensors files")
     if isinstance(name_or_path, Path) or not HUB_ID.fullmatch(name):
-        raise UserError(f"{name!r} is neither a folder nor a hub id such as org/name; {WITHOUT_HUB}")
+        raise UserError(f"{name!r:.200} is neither a folder nor a hub id such as org/name; {WITHOUT_HUB}")
     return _download(name)
+
+
+def _is(test: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return test(path)
+    except OSError:  # a name longer than a file can have
+        return False
 
 
 def _download(hub_id: str) -> Path:

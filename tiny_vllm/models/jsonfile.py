@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 from tiny_vllm.errors import UserError
 
 _REQUIRED: Any = object()
+LARGEST_INT = 2**31 - 1  # kernels count in int32
+FLOAT32 = (1.2e-38, 3.4e38)  # and compute in float32: outside, a number becomes 0 or inf
 
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file; UserError where it is absent, unreadable, not JSON or not an object."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8-sig"))  # some editors of Windows put a mark in front
     except FileNotFoundError:
         raise UserError(f"{file.parent} has no {file.name}; give a model folder in the Hugging Face layout") from None
     except json.JSONDecodeError as error:
@@ -46,19 +47,20 @@ class Settings:
             raise UserError(f"{self.file} has no {self.prefix}{key}; a Llama model needs it")
         return default
 
-    def integer(self, key: str, default: Any = _REQUIRED, low: int = 1) -> Any:
+    def integer(self, key: str, default: Any = _REQUIRED, low: int = 1, high: int = LARGEST_INT) -> Any:
         value = self.value(key, default)
-        if value is default or (type(value) is int and value >= low):
+        if value is default or (type(value) is int and low <= value <= high):
             return value
-        raise self.refuse(key, f"it should be a whole number of at least {low}")
+        above = f" and at most {high}" if type(value) is int and value > high else ""
+        raise self.refuse(key, f"it should be a whole number of at least {low}{above}")
 
     def number(self, key: str, default: Any = _REQUIRED) -> Any:
         value = self.value(key, default)
         if value is default:
             return value
-        if type(value) in (int, float) and 0 < value < math.inf:
+        if type(value) in (int, float) and FLOAT32[0] <= value <= FLOAT32[1]:
             return float(value)
-        raise self.refuse(key, "it should be a finite number above 0")
+        raise self.refuse(key, "it should be a finite number above 0, within float32")
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.value(key, default)

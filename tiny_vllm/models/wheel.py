@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tiny_vllm.cache import expanded
 from tiny_vllm.errors import UserError
 
 
@@ -45,7 +46,7 @@ def _given(wheel: Wheel) -> Path | None:
     name = os.environ.get(wheel.variable)
     if not name:
         return None
-    path = Path(name).expanduser()
+    path = expanded(name)
     try:
         data = path.read_bytes()
     except OSError as error:
