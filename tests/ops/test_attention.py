@@ -123,7 +123,7 @@ def test_threads(head_dim, threads, device, rng):
     """The tuned kernel with the block of an emulator and with that of a GPU: from one group of threads to 64."""
     shape = Shape(head_dim=head_dim)
     ops = SETS["tuned"](device, shape, np.float32)
-    ops._waiting_threads = threads  # type: ignore[attr-defined]
+    ops._waiting_threads = threads
     for lengths in (STEPS["padded"], STEPS["chunks"], [(1, 514)]):
         case = make_case(device, rng, shape, DTYPES["float32"], lengths)
         assert_close(run(ops, device, case), case.expected)

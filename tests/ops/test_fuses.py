@@ -146,3 +146,37 @@ def test_a_step_allocates_nothing(model, device):
 
     with pytest.raises(Exception, match="alloc"):
         logits(device, model, ops.replace(rms_norm=allocating))
+
+
+def test_assignment_replaces_too(model, device):
+    """ops.rms_norm = mine, as one would in a notebook."""
+    ops = fused_set(*STAGES)(device, model[0], np.float32)
+    ops.rms_norm = nan_after(ops, "rms_norm")
+    assert np.isnan(logits(device, model, ops)).all()
+
+
+def test_a_stage_that_goes_on_to_a_fused_one_hides_nothing(model, device):
+    """It declares what it fuses itself, and by super() runs a stage that fuses more."""
+
+    def mlp_in(self: Any, *args: Any) -> None:
+        super(wider, self).mlp_in(*args)  # type: ignore[arg-type]
+
+    wider = type("Wider", (fused_set("mlp_in"),), {"mlp_in": mlp_in, "FUSES": {"mlp_in": ("silu_mul",)}})
+    ops = wider(device, model[0], np.float32)
+    assert np.isnan(logits(device, model, ops.replace(rms_norm=nan_after(ops, "rms_norm")))).all()
+
+
+def test_fused_layers_hide_no_stage(model, device):
+    def attn_out(self: Any, attended: Any, x: Any, layer: Any, b: Any) -> None:
+        x[...] = np.nan
+
+    student = type("Student", (fused_set("layers"),), {"attn_out": attn_out})
+    assert np.isnan(logits(device, model, student(device, model[0], np.float32))).all()
+
+
+@pytest.mark.parametrize(
+    "fuses", [{"mlp": ("rms_norm",)}, {"mlp_in": ("rmsnorm",)}, {"mlp_in": "linear"}, {"head": ()}]
+)
+def test_a_fuses_that_would_hide_something_is_refused(fuses):
+    with pytest.raises(TypeError, match=r"Wrong\.FUSES has .*; give a stage that Wrong overrides"):
+        type("Wrong", (TunedOps,), {"FUSES": fuses, "mlp_in": Ops.mlp_in})

@@ -49,7 +49,7 @@ def test_70_000_rows(make, device, dtype, rng):
 def test_threads(threads, device, rng):
     """The tuned kernel with the block of an emulator and with that of a GPU."""
     ops = SETS["tuned"](device, Shape(), np.float32)
-    ops._waiting_threads = threads  # type: ignore[attr-defined]
+    ops._waiting_threads = threads
     x, weight = random(rng, (3, 1000), DTYPES["float32"]), random(rng, (1000,), DTYPES["float32"])
     out = device.to_host(ops.rms_norm(device.asarray(x), device.asarray(weight), 1e-5))
     assert_close(out, rms_norm(x, weight, 1e-5))

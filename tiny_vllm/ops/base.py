@@ -18,14 +18,15 @@ from tiny_vllm.types import Array, KVCache, StepMeta
 
 PRIMITIVES = ("embed", "rms_norm", "rope", "linear", "silu_mul", "attention", "take_rows", "write_kv")
 STAGES = ("attn_in", "attention", "attn_out", "mlp_in", "mlp_out", "head", "layers")
+STAGES_OF_A_LAYER = STAGES[:5]  # what a whole-step `layers` does in one go
 
 
 class Ops:
     """Primitives, which write into `out` and allocate nothing, and stages, which compose them.
 
     A set that fuses primitives into a stage declares so in FUSES = {stage: (primitives,)} beside the override. Where
-    one of those primitives is replaced, further down the class tree or by `replace`, the stage runs its composition
-    instead: a fused kernel never hides a student's primitive.
+    one of those primitives is replaced, further down the class tree, by `replace` or by assignment, the stage runs its
+    composition instead: a fused kernel never hides a student's primitive, nor a fused `layers` somebody's stage.
     """
 
     FUSES: ClassVar[dict[str, tuple[str, ...]]] = {}
@@ -35,6 +36,19 @@ class Ops:
         self.device, self.config, self.dtype = device, config, dtype
         self._replaced: dict[str, Callable[..., Any]] = {}
         self._unfuse()
+
+    def __init_subclass__(cls) -> None:
+        """TypeError for a FUSES that would hide a primitive: a stage or a primitive of another name."""
+        for stage, fused in vars(cls).get("FUSES", {}).items():
+            if stage not in STAGES or stage not in vars(cls) or isinstance(fused, str) or set(fused) - set(PRIMITIVES):
+                wanted = f"a stage that {cls.__name__} overrides, and a tuple of its primitives"
+                raise TypeError(f"{cls.__name__}.FUSES has {stage!r}: {fused!r}; give {wanted}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in PRIMITIVES:
+            self._replaced[name] = value
+            self._unfuse()
 
     def reserve(self, num_tokens: int, num_requests: int, max_seq_len: int) -> None:
         """Allocate the scratch that steps of at most this size need; called once, before the first step."""
@@ -127,23 +141,30 @@ class Ops:
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: no such primitive; the primitives are {', '.join(PRIMITIVES)}")
         other = copy.copy(self)
-        other._replaced = {**self._replaced, **primitives}
-        vars(other).update(other._replaced)
-        other._unfuse()
+        other._replaced = dict(self._replaced)
+        other._unfuse()  # the copy's stages are bound to the copy
+        for name, primitive in primitives.items():
+            setattr(other, name, primitive)
         return other
 
     def _unfuse(self) -> None:
         """Let no fused stage hide a replaced primitive: bind each stage to its first honest implementation."""
         for stage in STAGES:
             if stage not in self._replaced:
-                setattr(self, stage, self._honest(stage).__get__(self))
+                vars(self)[stage] = self._honest(stage).__get__(self)
 
     def _honest(self, stage: str) -> Any:
         for cls in type(self).__mro__:
-            fused = vars(cls).get("FUSES", {}).get(stage, ())
-            if stage in vars(cls) and not any(self._is_replaced(name, cls) for name in fused):
+            if stage in vars(cls) and not any(self._is_replaced(name, cls) for name in _fused(cls, stage)):
                 return vars(cls)[stage]
         raise AssertionError(f"{stage} has no composition")
 
     def _is_replaced(self, primitive: str, fused_in: type) -> bool:
         return primitive in self._replaced or getattr(type(self), primitive) is not getattr(fused_in, primitive)
+
+
+def _fused(cls: type, stage: str) -> set[str]:
+    """What a class's stage fuses, by itself or in a base's stage that it may call by super()."""
+    declared = [vars(base).get("FUSES", {}).get(stage, ()) for base in cls.__mro__ if stage in vars(base)]
+    names = {name for fused in declared for name in fused}
+    return names | set(STAGES_OF_A_LAYER) if names and stage == "layers" else names

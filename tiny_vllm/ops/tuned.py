@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from tiny_vllm.device.base import Device
 from tiny_vllm.device.checks import check_shape, row_stride
 from tiny_vllm.device.library import KernelLibrary
 from tiny_vllm.errors import UserError
 from tiny_vllm.ops.base import Ops
+from tiny_vllm.ops.paged_attention import BLOCK_SIZE, PagedAttention, what_is_missing
 from tiny_vllm.types import Array, StepMeta
 
 THREADS = 256  # of a block whose threads never wait
@@ -17,17 +18,37 @@ FOLD = 16  # of reduce.cuh: the fewest threads it works with
 
 
 class TunedOps(Ops):
-    """Each primitive launches one kernel, compiled on first use; given out, nothing is allocated."""
+    """Each primitive launches one kernel, compiled on first use; given out, nothing is allocated.
+
+    attention: "paged" runs paged_decode.cu and paged_prefill.cu, on tensor cores, "plain" attention.cu; "auto" runs
+    the former on a GPU where they hold, and the latter on the emulator, where it is the quicker one.
+    """
 
     name: ClassVar[str] = "tuned"
 
-    def __init__(self, device: Device, config: Any, dtype: Any) -> None:
+    def __init__(
+        self, device: Device, config: Any, dtype: Any, attention: Literal["auto", "plain", "paged"] = "auto"
+    ) -> None:
         super().__init__(device, config, dtype)
         if config.head_dim % 8 or not FOLD <= config.head_dim <= THREADS:
             raise UserError(f"head_dim is {config.head_dim}; supported: multiples of 8 from {FOLD} to {THREADS}")
         self._library = KernelLibrary(device, dtype, config.head_dim)
         # A GPU hides a thread's wait behind other threads; the emulator has to switch stacks for every one that waits.
         self._waiting_threads = FOLD if device.name == "emulator" else THREADS
+        self._paged = self._choose(attention)
+        self._only_paged = attention == "paged"
+
+    def _choose(self, attention: str) -> PagedAttention | None:
+        missing = what_is_missing(self.device, self.config, self.dtype)
+        if attention == "paged" and missing:
+            raise UserError(f"attention='paged' does not hold here: {missing}; leave attention at 'auto'")
+        if attention == "plain" or missing or (attention == "auto" and self.device.name == "emulator"):
+            return None
+        return PagedAttention(self.device, self.config, self.dtype)
+
+    def reserve(self, num_tokens: int, num_requests: int, max_seq_len: int) -> None:
+        if self._paged is not None:
+            self._paged.reserve()
 
     def embed(self, tokens: Array, table: Array, out: Array | None = None) -> Array:
         out = self._out("embed", out, (len(tokens), table.shape[1]))
@@ -74,12 +95,21 @@ class TunedOps(Ops):
         check_shape("attention: query_start_loc", meta.query_start_loc, (requests + 1,))
         check_shape("attention: seq_lens", meta.seq_lens, (requests,))
         out = self._out("attention", out, (len(q), heads * dim))
+        if self._paged is not None and self._holds(kv.shape[3]):
+            self._paged(q, kv, meta, out)
+            return out
         group = dim // COLUMNS
         threads = group * max(-(-FOLD // group), self._waiting_threads // group)
         shape = (row_stride(q), requests, width, kv.shape[3], kv_heads)
         arrays = (q, kv, meta.query_start_loc, meta.seq_lens, meta.block_table, out)
         self._launch("attention", (len(q), heads), threads, *arrays, *shape, dim**-0.5)
         return out
+
+    def _holds(self, block_size: int) -> bool:
+        if self._only_paged and block_size != BLOCK_SIZE:
+            missing = what_is_missing(self.device, self.config, self.dtype, block_size)
+            raise UserError(f"attention='paged' does not hold here: {missing}; leave attention at 'auto'")
+        return block_size == BLOCK_SIZE
 
     def take_rows(self, x: Array, rows: Array, out: Array | None = None) -> Array:
         out = self._out("take_rows", out, (len(rows), x.shape[1]))

@@ -1,0 +1,120 @@
+// kernels/warp_rows.cuh: 32 rows of queries against 16 keys at a time, on tensor cores, one warp's part of
+// paged_prefill.
+//
+// FlashAttention-2 (Dao, 2023), made shorter. 2^(s - m), over the sum of the same, is right for any reference m that
+// neither overflows nor sinks a row to zero. So m is no running maximum but the largest of the row's first 16 scores:
+// the sum is then at least 1, and nothing is rescaled on the way. The sums are one more column of products, P times
+// ones. So nothing but exponentials and their rounding stands between two products. Whether m was too low shows in the
+// end.
+//
+// A lane holds of a sum of products what ptx.cuh says: with g = lane / 4 and t = lane % 4, rows g and g+8, columns 2t
+// and 2t+1. Scores, once rounded, are the left operand of the next product as they lie. Keys and values come by
+// ldmatrix out of the tiles of kv_tiles.cuh; each such operand serves both halves of the rows: with 16 rows shared
+// memory would limit.
+#pragma once
+#include "kv_tiles.cuh"
+
+constexpr int WARP_ROWS = 32, DIM_STEPS = HEAD_DIM / 16, DIM_TILES = HEAD_DIM / 8, KEY_STEPS = KEYS / 16;
+constexpr bool KEEP_Q = HEAD_DIM == 64;   // in registers for all tiles; larger heads are read again
+constexpr float MINUS_INFINITY = -1e30f;  // finite: minus itself it is 0, where -inf - -inf is NaN
+constexpr float SUM_LIMIT = 1.8e19f;      // 2^64
+static_assert(HEAD_DIM % 64 == 0, "the swizzle permutes 8 chunks");
+
+// A warp's 32 rows, as two operands of 16. Index r = 0..3 is row 8r + g: half r % 2 of operand r / 2.
+struct WarpRows {
+    unsigned q[DIM_STEPS][2][4];
+    float out[2][DIM_TILES][4];  // unnormalised
+    float sum[2][4];             // of weights; each column is the row's sum
+    float minus_m[4];            // -m, in powers of two
+    int last_key[4];             // that the row sees
+    unsigned q_at, k_at, v_at;   // this lane's row and chunk of the first 16x16 piece, in shared memory
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                sum[i][e] = 0.0f;
+#pragma unroll
+                for (int n = 0; n < DIM_TILES; n++) out[i][n][e] = 0.0f;
+            }
+    }
+    __device__ __forceinline__ void load_q(int d) {
+        ldmatrix_x4(q[d][0], q_at ^ (d * 32));
+        ldmatrix_x4(q[d][1], (q_at + 16 * ROW_BYTES) ^ (d * 32));
+    }
+    __device__ __forceinline__ bool overflowed() const {  // NaN has not, and must reach the output
+        return fmaxf(fmaxf(sum[0][0], sum[0][2]), fmaxf(sum[1][0], sum[1][2])) > SUM_LIMIT;
+    }
+};
+
+// s[i][n][e]: the scores of operand i's rows with keys 8n and on of a piece, which is 16 keys of a tile. MASKED: a row
+// sees no key after its own token.
+template <bool MASKED>
+__device__ __forceinline__ void score(float (&s)[2][2][4], WarpRows& rows, int tile, int piece) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int e = 0; e < 8; e++) s[i][e / 4][e % 4] = 0.0f;
+#pragma unroll
+    for (int d = 0; d < DIM_STEPS; d++) {
+        unsigned k[4];
+        ldmatrix_x4(k, ((rows.k_at + tile % 2 * TILE_BYTES) ^ (d * 32)) + piece * 16 * ROW_BYTES);
+        if (!KEEP_Q) rows.load_q(d);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            mma_16x8x16<scalar_t>(s[i][0], rows.q[d][i], k[0], k[1]);
+            mma_16x8x16<scalar_t>(s[i][1], rows.q[d][i], k[2], k[3]);
+        }
+    }
+    if (!MASKED) return;
+    const int key = tile * KEYS + piece * 16 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (key + e / 2 * 8 + e % 2 > rows.last_key[r]) s[r / 2][e / 2][r % 2 * 2 + e % 2] = MINUS_INFINITY;
+}
+
+// Raise the references to the largest of these 16 keys' scores, over the four lanes that share a row.
+__device__ __forceinline__ void raise(WarpRows& rows, int tile, int piece, float scale) {
+    float s[2][2][4];
+    score<true>(s, rows, tile, piece);
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        const float *x = &s[r / 2][0][r % 2 * 2], *y = &s[r / 2][1][r % 2 * 2];
+        float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(y[0], y[1]));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        rows.minus_m[r] = fminf(rows.minus_m[r], -top * scale);
+    }
+}
+
+// Scores, weights and output of 16 keys. The layout of s as a sum is that of p as a left operand.
+template <bool MASKED>
+__device__ __forceinline__ void attend(WarpRows& rows, int tile, int piece, float scale) {
+    const unsigned ones = pack<scalar_t>(1.0f, 1.0f);
+    float s[2][2][4];
+    score<MASKED>(s, rows, tile, piece);
+    unsigned p[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {  // keys 8 * (e / 2) and on, half e % 2 of the rows
+            const float* pair = &s[i][e / 2][e % 2 * 2];
+            const float minus_m = rows.minus_m[2 * i + e % 2];
+            p[i][e] = pack<scalar_t>(exp2f(pair[0] * scale + minus_m), exp2f(pair[1] * scale + minus_m));
+        }
+        mma_16x8x16<scalar_t>(rows.sum[i], p[i], ones, ones);
+    }
+#pragma unroll
+    for (int d = 0; d < DIM_STEPS; d++) {
+        unsigned v[4];
+        ldmatrix_x4_transposed(v, ((rows.v_at + tile % 2 * TILE_BYTES) ^ (d * 32)) + piece * 16 * ROW_BYTES);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            mma_16x8x16<scalar_t>(rows.out[i][2 * d], p[i], v[0], v[1]);
+            mma_16x8x16<scalar_t>(rows.out[i][2 * d + 1], p[i], v[2], v[3]);
+        }
+    }
+}
