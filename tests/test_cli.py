@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tiny_vllm
-from tiny_vllm import cli, cli_generate
+from tiny_vllm import cli, cli_engine, cli_generate
 from tiny_vllm.errors import KernelError
 from tiny_vllm.llm import LLM
 
@@ -124,6 +124,16 @@ def test_max_model_len_bounds_the_answer(generate):
     assert len(found["prompt_token_ids"]) + len(found["token_ids"]) <= 20
 
 
+def test_the_engines_settings_do_not_change_the_answer(generate):
+    plain = answer_of(generate("--json", "--max-tokens", "20", "--dtype", "float32", HELLO))
+    settings = ("--max-num-seqs", "2", "--max-num-batched-tokens", "3", "--block-size", "8", "--enforce-eager")
+    more = ("--no-enable-prefix-caching", "--async-scheduling", "--num-gpu-blocks-override", "9")
+    found = answer_of(generate("--json", "--max-tokens", "20", "--dtype", "float32", *settings, *more, HELLO))
+    assert found["token_ids"] == plain["token_ids"]
+    small = ("--num-gpu-blocks-override", "1", "--max-tokens", "60")
+    assert "the cache has 1; lower max_tokens to" in sentence(generate(*small, HELLO))
+
+
 def test_reference_ops_run_too(generate):
     options = ("--json", "--max-tokens", "4", "--device", "emulator", "--dtype", "float32")
     tuned, reference = (answer_of(generate(*options, "--ops", ops, HELLO)) for ops in ("tuned", "reference"))
@@ -134,8 +144,8 @@ def test_course_is_handed_to_the_engine_as_its_loader(monkeypatch):
     import tiny_vllm.course
 
     monkeypatch.setattr(tiny_vllm.course, "load_course_ops", "the loader", raising=False)
-    assert cli_generate._ops("course") == "the loader"
-    assert cli_generate._ops("tuned") == "tuned"
+    assert cli_engine._ops("course") == "the loader"
+    assert cli_engine._ops("tuned") == "tuned"
 
 
 def test_characters_that_the_terminal_lacks(monkeypatch):

@@ -282,7 +282,9 @@ def test_ops_by_class_and_by_object(where, device):
     params = dataclasses.replace(GREEDY, max_tokens=3)
     made = Counting(device, config, np.dtype(np.float32))
     for ops in (Counting, made):
-        with LLM(DATA / "tiny", dtype="float32", device=where if ops is Counting else "auto", ops=ops) as llm:
+        with LLM(
+            DATA / "tiny", dtype="float32", device=where if ops is Counting else "auto", ops=ops, enforce_eager=True
+        ) as llm:
             assert llm.generate(ids_of(prompt["ids"]), params)[0].outputs[0].token_ids == prompt["tokens"][:3]
     assert made.calls == 3 * config.num_hidden_layers
     with pytest.raises(
@@ -321,7 +323,7 @@ def test_close_gives_the_memory_back_and_ends_use(where, device):
     llm = LLM(DATA / "tiny", device=where, dtype="float32", max_model_len=64)
     stream = llm.stream("a b", SamplingParams(0.0, max_tokens=9, ignore_eos=True))
     next(stream)
-    runner = weakref.ref(llm._engine.check_open()[0])
+    runner = weakref.ref(llm._engine.check_open().runner)
     assert runner() is not None
     llm.close()
     assert runner() is None  # though the stream is still there

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # An import points to a lower floor or stays within its own entry; the longest prefix of a module's name counts.
 FLOORS = {
     "tiny_vllm.errors": 0,
+    "tiny_vllm.sampling_params": 0.5,
     "tiny_vllm.types": 1,
     "tiny_vllm.cache": 1,
     "tiny_vllm.device": 2,
@@ -27,9 +28,15 @@ FLOORS = {
     "tiny_vllm.llm": 9,
     "tiny_vllm.course": 10,
     "tiny_vllm.server": 10,
+    "tiny_vllm.doctor": 11,  # asks the package for its version
+    "tiny_vllm.cli_doctor": 12,
+    "tiny_vllm.cli_fetch": 12,
+    "tiny_vllm.cli_check": 12,
+    "tiny_vllm.cli_engine": 10.5,
+    "tiny_vllm.cli_bench": 11,
     "tiny_vllm.cli_generate": 11,
-    "tiny_vllm.cli": 12,
-    "tiny_vllm.__main__": 13,
+    "tiny_vllm.cli": 13,
+    "tiny_vllm.__main__": 14,
     "tiny_vllm": 10,  # the package's own __init__ offers LLM
 }
 CHAPTER_MAY_IMPORT = (

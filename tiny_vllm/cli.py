@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tiny_vllm import __version__, cli_generate
+from tiny_vllm import __version__, cli_bench, cli_check, cli_doctor, cli_fetch, cli_generate
 from tiny_vllm.errors import KernelError, UserError
 
 FAILED, MISTAKE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
@@ -54,6 +54,10 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"tiny-vllm {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     cli_generate.add_parser(commands)
+    cli_bench.add_parser(commands)
+    cli_fetch.add_parser(commands)
+    cli_doctor.add_parser(commands)
+    cli_check.add_parser(commands)
     return parser
 
 

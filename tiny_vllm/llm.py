@@ -10,22 +10,16 @@ import gc
 import itertools
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tiny_vllm.device.base import Device
-from tiny_vllm.engine.core import Engine
-from tiny_vllm.engine.inputs import RequestMaker, as_list, pair_params
-from tiny_vllm.engine.runner import Runner
-from tiny_vllm.engine.sampler import TokenSampler
-from tiny_vllm.engine.settings import (
-    OpsFactory,
-    check_choices,
-    resolve_device,
-    resolve_length,
-    resolve_ops,
-)
+from tiny_vllm.engine.engine_args import EngineArgs
+from tiny_vllm.engine.inputs import as_conversations, as_list, pair_params
+from tiny_vllm.engine.llm_engine import EngineStats, LLMEngine
+from tiny_vllm.engine.progress import progress_bar
+from tiny_vllm.engine.settings import OpsFactory, check_choices, resolve_device, resolve_length, resolve_ops
 from tiny_vllm.errors import UserError
 from tiny_vllm.models.chat_template import Messages
 from tiny_vllm.models.config import ModelConfig
@@ -34,7 +28,9 @@ from tiny_vllm.models.hub import resolve_model
 from tiny_vllm.models.tokenizer import Tokenizer
 from tiny_vllm.models.weights import load_weights, weight_bytes
 from tiny_vllm.ops.base import Ops
-from tiny_vllm.types import RequestOutput, SamplingParams
+from tiny_vllm.types import Request, RequestOutput, Sampler, SamplingParams
+
+Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM:
@@ -44,10 +40,24 @@ class LLM:
     dtype: "auto" (float32 on the emulator; on a GPU the checkpoint's, and float16 below compute capability 8.0),
         "bfloat16", "float16" or "float32".
     device: "auto" (a GPU if there is one), "cuda" or "emulator".
-    max_model_len: prompt and answer together; default the checkpoint's own limit. Its KV cache is allocated at once;
-        one that does not fit is refused, and the error names the largest length that does.
-    max_num_batched_tokens: a longer prompt is computed in chunks of so many tokens.
     ops: "tuned" (default), "reference", an Ops object, or a callable (device, config, dtype) -> Ops such as a class.
+
+    The rest are the engine's settings:
+    max_model_len: prompt and answer together; default the checkpoint's own limit.
+    max_num_seqs: requests that run at once, default 256 and on the emulator 16.
+    max_num_batched_tokens: tokens a step computes, over all requests, default 8192 and on the emulator 2048; a longer
+        prompt comes in chunks.
+    block_size: tokens in a block of the KV cache.
+    gpu_memory_utilization: the part of the GPU's memory that may be full once the KV cache is allocated. On the
+        emulator the cache takes a quarter of the free memory, 1 GiB at most. A max_model_len whose cache does not fit
+        is refused, and the error names the largest that does.
+    num_gpu_blocks_override: so many blocks instead. A request that needs more is refused when it comes.
+    enable_prefix_caching: requests that begin alike share the blocks of their common beginning.
+    enforce_eager: launch each decode step anew, instead of replaying it as a CUDA graph; default on the emulator.
+    async_scheduling: plan each step while the one before runs; default on a GPU, unless `scheduler` is given. The
+        answers are the same.
+    scheduler, block_pool: what stands in for the engine's own: callables with the signatures of Scheduler and
+        PrefixCachingBlockPool, that make what the protocols of types.py say. sampler: an object, likewise.
 
     UserError names what is wrong with any of these. A context manager: close() gives the memory back.
     """
@@ -58,11 +68,35 @@ class LLM:
         *,
         dtype: str = "auto",
         device: str = "auto",
-        max_model_len: int | None = None,
-        max_num_batched_tokens: int = 2048,
         ops: str | Ops | OpsFactory | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        block_size: int = 16,
+        gpu_memory_utilization: float = 0.9,
+        num_gpu_blocks_override: int | None = None,
+        enable_prefix_caching: bool = True,
+        enforce_eager: bool | None = None,
+        async_scheduling: bool | None = None,
+        scheduler: Callable[..., Any] | None = None,
+        block_pool: Callable[..., Any] | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
-        check_choices(dtype, ops, max_num_batched_tokens)
+        args = EngineArgs(
+            max_model_len,
+            max_num_seqs,
+            max_num_batched_tokens,
+            block_size,
+            num_gpu_blocks_override,
+            enable_prefix_caching,
+            gpu_memory_utilization,
+            enforce_eager,
+            async_scheduling,
+            scheduler,
+            block_pool,
+            sampler,
+        )
+        check_choices(dtype, ops)
         self.device = resolve_device(device, ops)
         folder = resolve_model(model)
         self.model = str(model)
@@ -70,61 +104,123 @@ class LLM:
         self.dtype = resolve_dtype(dtype, self.config, self.device)
         self.max_model_len = resolve_length(max_model_len, self.config)
         self._request_ids = itertools.count()
+        self._sinks: dict[str, Callable[[RequestOutput], None]] = {}
         self._tokenizer = Tokenizer.from_folder(folder)
         try:
-            runner = self._load(folder, ops, max_num_batched_tokens)
+            self._engine = self._load(folder, ops, args)
         except (UserError, MemoryError) as error:
             traceback.clear_frames(error.__traceback__)  # a notebook keeps the traceback, and so would keep the weights
             _give_back(self.device)
             raise
-        self.weight_bytes = weight_bytes(runner.model.weights)
-        sampler = TokenSampler(self.device)
-        self._engine = Engine(runner, sampler, self._tokenizer, self.config.eos_token_ids, self.max_model_len)
 
-    def _load(self, folder: Path, ops: str | Ops | OpsFactory | None, max_num_batched_tokens: int) -> Runner:
+    def _load(self, folder: Path, ops: str | Ops | OpsFactory | None, args: EngineArgs) -> LLMEngine:
         operations = resolve_ops(ops, self.device, self.config, self.dtype)
         weights = load_weights(folder, self.config, self.device, self.dtype)
-        return Runner(self.device, self.config, weights, operations, self.max_model_len, max_num_batched_tokens)
+        self.weight_bytes = weight_bytes(weights)
+        return args.make_engine(self.device, self.config, weights, operations, self._tokenizer)
+
+    @property
+    def async_scheduling(self) -> bool:
+        """Whether a step is planned while the one before runs."""
+        return self._engine.async_scheduling
 
     def generate(
-        self,
-        prompts: Any,
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = False,
+        self, prompts: Any, sampling_params: Params = None, use_tqdm: bool | None = None
     ) -> list[RequestOutput]:
-        """Answers, in the order of the prompts.
+        """Answers, in the order of the prompts, which are computed together.
 
         prompts: a text, {"prompt": text}, {"prompt_token_ids": ids}, or a list of these. sampling_params: one for all,
-        or one for each. Every prompt is checked before the first one runs. use_tqdm: show a progress bar.
+        or one for each. Every prompt is checked before the first one runs. use_tqdm: show a progress bar; None: for
+        several prompts on a terminal.
         """
         self._engine.check_open()
         items = as_list(prompts)
-        maker, params = self._maker(), pair_params(len(items), sampling_params)
-        requests = [maker.make(self._next_id(), item, each) for item, each in zip(items, params, strict=True)]
-        return [_last(self._engine.generate_stream(request)) for request in _progress(requests, use_tqdm)]
+        params = pair_params(len(items), sampling_params)
+        requests = [self._engine.make_request(self._next_id(), *each) for each in zip(items, params, strict=True)]
+        with progress_bar(len(requests), use_tqdm) as bar:
+            return self._run(requests, bar)
+
+    def _run(self, requests: list[Request], bar: Any) -> list[RequestOutput]:
+        results: dict[str, RequestOutput] = {}
+
+        def take(output: RequestOutput) -> None:
+            results[output.request_id] = output
+            bar.update()
+
+        try:
+            for request in requests:
+                self._engine.add_request(request.request_id, request, final_only=True)
+                self._sinks[request.request_id] = take
+            while len(results) < len(requests):
+                self._step()
+        finally:  # Ctrl-C, or an error: nothing of these requests stays behind
+            self._drop([request.request_id for request in requests])
+        return [results[request.request_id] for request in requests]
 
     def chat(
         self,
         messages: Messages | Sequence[Messages],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = False,
+        sampling_params: Params = None,
+        use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
         """Answers to one conversation, [{"role": "user", "content": text}, ...], or to a list of conversations."""
-        prompts = [self.chat_prompt(conversation) for conversation in _conversations(messages)]
+        prompts = [self.chat_prompt(conversation) for conversation in as_conversations(messages)]
         return self.generate(prompts, sampling_params, use_tqdm)
 
     def chat_prompt(self, conversation: Messages) -> dict[str, Any]:
         """A conversation as a prompt for generate or stream: by the model's chat template, the answer opened."""
         self._engine.check_open()
-        text = self._tokenizer.apply_chat_template(list(conversation))
+        text = self._tokenizer.apply_chat_template(conversation)
         # The template spells out its special tokens: adding a BOS again would give two
         return {"prompt": text, "prompt_token_ids": self._tokenizer.encode(text, add_special_tokens=False)}
 
     def stream(self, prompt: Any, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
-        """One prompt's answer as it grows, after each new token; mistakes are raised here, before the first one."""
+        """One prompt's answer as it grows, after each new token; mistakes are raised here, before the first one.
+
+        Several streams may be read in turn: they are computed together.
+        """
         self._engine.check_open()
         [params] = pair_params(1, sampling_params)
-        return self._engine.generate_stream(self._maker().make(self._next_id(), prompt, params))
+        return self._stream(self._engine.make_request(self._next_id(), prompt, params))
+
+    def _stream(self, request: Request) -> Iterator[RequestOutput]:
+        outputs: deque[RequestOutput] = deque()
+        self._engine.add_request(request.request_id, request)
+        self._sinks[request.request_id] = outputs.append
+        try:
+            while True:
+                while not outputs:
+                    self._check_unfinished(request.request_id)
+                    self._step()
+                output = outputs.popleft()
+                yield output
+                if output.finished:
+                    return
+        finally:
+            self._drop([request.request_id])
+
+    def _step(self) -> None:
+        for output in self._engine.step():
+            if output.request_id in self._sinks:
+                self._sinks[output.request_id](output)
+
+    def _check_unfinished(self, request_id: str) -> None:
+        if not self._engine.is_unfinished(request_id):
+            raise UserError("an error in another request's step has ended this stream too; start it again")
+
+    def _drop(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            self._sinks.pop(request_id, None)
+            if not self._engine.closed:
+                self._engine.abort_request(request_id)
+
+    def warm_up(self) -> None:
+        """Capture all CUDA graphs now; otherwise each is captured when a batch of its size comes a second time."""
+        self._engine.check_open().runner.warm_up()
+
+    def stats(self) -> EngineStats:
+        """Requests, blocks and tokens, of this moment and since the start."""
+        return self._engine.stats()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -144,9 +240,6 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _maker(self) -> RequestMaker:
-        return RequestMaker(self._tokenizer, self.config.vocab_size, self.max_model_len)
-
     def _next_id(self) -> str:
         return str(next(self._request_ids))
 
@@ -154,22 +247,3 @@ class LLM:
 def _give_back(device: Device) -> None:
     gc.collect()  # an Ops holds its own bound methods, a cycle that only the collector frees
     device.close()
-
-
-def _conversations(messages: Any) -> list[Messages]:
-    """One conversation or several -> a list of them."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-        raise UserError(f'messages is {messages!r}; give [{{"role": "user", "content": text}}, ...]')
-    return [messages] if isinstance(messages[0], dict) else list(messages)
-
-
-def _progress(requests: list[Any], shown: bool) -> Any:
-    if not shown:
-        return requests
-    from tqdm import tqdm
-
-    return tqdm(requests, desc="prompts")
-
-
-def _last(stream: Iterator[RequestOutput]) -> RequestOutput:
-    return deque(stream, maxlen=1).pop()

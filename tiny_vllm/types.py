@@ -5,77 +5,49 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from tiny_vllm.errors import UserError
+from tiny_vllm.sampling_params import SamplingParams
 
 Array = Any  # numpy.ndarray on the emulator, cupy.ndarray on a GPU: the two share the methods used here
 
 
 @dataclass(frozen=True)
-class SamplingParams:
-    """How the next token is chosen, under vLLM's names.
-
-    temperature: 0 is greedy (the lowest id wins a tie); above, logits are divided by it before the draw.
-    max_tokens:  at most this many new tokens, at least 1.
-    ignore_eos:  go on after an end-of-sequence token.
-    logprobs:    None, or how many of the likeliest tokens to report for each position (log-softmax of float32 logits).
-    seed:        the same seed gives the same draws, whatever else runs.
-    """
-
-    temperature: float = 1.0
-    max_tokens: int = 16
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_number("temperature", self.temperature, low=0.0)
-        _check_integer("max_tokens", self.max_tokens, low=1)
-        if self.logprobs is not None:
-            _check_integer("logprobs", self.logprobs, low=0)
-        if self.seed is not None:
-            _check_integer("seed", self.seed, low=0)
-
-
-def _check_number(name: str, value: Any, low: float) -> None:
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < float("inf")
-    if not ok:
-        raise UserError(f"{name} is {value!r}; give a finite number of at least {low:g}")
-
-
-def _check_integer(name: str, value: Any, low: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise UserError(f"{name} is {value!r}; give a whole number of at least {low}")
-
-
-@dataclass(frozen=True)
 class Logprob:
-    """The log-probability of one token, its rank (1 is the likeliest) and its text."""
+    """The log-probability of one token, its rank (1 is the likeliest) and its text, None without detokenize."""
 
     logprob: float
     rank: int
-    decoded_token: str
+    decoded_token: str | None
 
 
 @dataclass
 class CompletionOutput:
-    """One answer. finish_reason: "stop" (an end-of-sequence token), "length", or None while it still grows."""
+    """One answer.
+
+    finish_reason: "stop", "length", or None while it still grows. stop_reason: the stop text or the one of
+    stop_token_ids that ended it; None for an end-of-sequence token.
+    """
 
     index: int = 0
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
+    stop_reason: int | str | None = None
 
 
 @dataclass
 class RequestOutput:
-    """What a request has become: its prompt and its answers."""
+    """What a request has become: its prompt and its answers.
+
+    prompt_logprobs: a dictionary for each token of the prompt, None for the first, which nothing predicts.
+    """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool = False
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
 
 
 @dataclass

@@ -25,12 +25,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from tiny_vllm.device import get_device
+from tiny_vllm.engine.kv_cache import BLOCK_SIZE, CacheSize, num_blocks
 from tiny_vllm.engine.runner import Runner
 from tiny_vllm.models.config import ModelConfig
 from tiny_vllm.models.dtype import resolve_dtype
 from tiny_vllm.models.hub import resolve_model
 from tiny_vllm.models.weights import LlamaWeights, load_weights, weight_bytes
 from tiny_vllm.ops import make_ops
+from tiny_vllm.types import ScheduledRequest, StepPlan
 
 
 def main() -> None:
@@ -40,7 +42,8 @@ def main() -> None:
     config = ModelConfig.from_folder(folder)
     dtype = resolve_dtype(args.dtype, config, device)
     weights = load_weights(folder, config, device, dtype)
-    runner = Runner(device, config, weights, make(args.ops)(device, config, dtype), args.context + 1, 256)
+    size = CacheSize(BLOCK_SIZE, args.context + 1, 1)
+    runner = Runner(device, config, weights, make(args.ops)(device, config, dtype), size, 256, enforce_eager=True)
     fill(runner, args.context)
     seconds = measure(runner, args.context, args.steps)
     if device.name == "emulator":
@@ -73,19 +76,21 @@ def make(name: str) -> Callable[..., Any]:
 def fill(runner: Runner, context: int) -> None:
     """Keys and values of context - 1 tokens."""
     ids = np.random.default_rng(0).integers(0, runner.model.config.vocab_size, context).tolist()
-    for start in range(0, context - 1, runner.max_num_batched_tokens):
-        step(runner, ids[start : min(start + runner.max_num_batched_tokens, context - 1)], start)
+    for start in range(0, context - 1, 256):
+        runner.forward(plan(ids[start : min(start + 256, context - 1)], start, context))
 
 
-def step(runner: Runner, ids: list[int], start: int) -> None:
-    tokens, meta = runner.inputs.lay_out(ids, start)
-    runner.model.forward(tokens, runner.cache, meta, runner.buffers.take(len(ids), 1))
+def plan(ids: list[int], start: int, context: int) -> StepPlan:
+    """A step of one request, which owns the cache's blocks in order."""
+    blocks = tuple(range(num_blocks(context))) if start == 0 else ()
+    part = ScheduledRequest("r", 0, start, tuple(ids), True, num_blocks(context) if start else 0, blocks)
+    return StepPlan({"r": len(ids)}, (part,))
 
 
 def measure(runner: Runner, context: int, steps: int) -> dict[str, float]:
     """Medians in seconds, by name."""
     device = runner.device
-    tokens, meta = runner.inputs.lay_out([1], context - 1)
+    tokens, meta = runner.inputs.lay_out(plan([1], context - 1, context))
     buffers = runner.buffers.take(1, 1)
 
     def forward() -> None:

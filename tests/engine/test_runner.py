@@ -1,90 +1,114 @@
-"""Steps over fixed buffers: chunks, block boundaries, and the oracle that knows neither."""
+"""Steps of many requests over fixed buffers: the plan in, the logits out, chunks and pages in between."""
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tiny_vllm.engine.runner import Runner, StepInputs
-from tiny_vllm.models.config import ModelConfig
-from tiny_vllm.models.weights import load_weights
+from tests.engine.engine_load import checkpoint, oracle
+from tests.engine.test_llm_engine import B, tokens
+from tiny_vllm.engine.block_tables import UPDATES, BlockTables
+from tiny_vllm.engine.decode_graphs import bucket_sizes
+from tiny_vllm.engine.kv_cache import CacheSize
+from tiny_vllm.engine.runner import Runner
+from tiny_vllm.engine.step_inputs import StepInputs
 from tiny_vllm.ops import make_ops
-from tiny_vllm.reference.llama import Oracle
-from tiny_vllm.types import Request, SamplingParams, StepPlan
+from tiny_vllm.types import IN_FLIGHT, ScheduledRequest, StepPlan
 
-FOLDER = Path(__file__).parents[1] / "data" / "tiny" / "tiny-odd"
-CONFIG = ModelConfig.from_folder(FOLDER)
+NAME = "tiny-odd"
 
 
-def make_runner(device, max_model_len: int = 80, budget: int = 2048) -> Runner:
-    weights = load_weights(FOLDER, CONFIG, device, np.float32)
-    ops = make_ops("tuned", device, CONFIG, np.float32)
-    return Runner(device, CONFIG, weights, ops, max_model_len, budget)
+def make_runner(device: Any, block_size: int = B, budget: int = 300, eager: bool = True, **size: Any) -> Runner:
+    config, weights, _ = checkpoint(NAME, device)
+    limits = {"max_model_len": 200, "max_num_seqs": 6, "num_gpu_blocks_override": 400 // block_size, **size}
+    ops = make_ops("tuned", device, config, np.float32)
+    return Runner(device, config, weights, ops, CacheSize(block_size, **limits), budget, eager)
 
 
-def request_of(ids: list[int]) -> Request:
-    return Request("r", list(ids), SamplingParams(0.0))
+def part(
+    name: str, start: int, ids: list[int], blocks: list[int], first_new_block: int = 0, sampled: bool = True
+) -> ScheduledRequest:
+    return ScheduledRequest(name, 0, start, tuple(ids), sampled, first_new_block, tuple(blocks))
 
 
-def advance(runner: Runner, request: Request, count: int) -> np.ndarray:
-    logits = runner.step(request, StepPlan({"r": count}))
-    request.num_computed_tokens += count
-    return runner.device.to_host(logits)[0].copy()
+def plan(*parts: ScheduledRequest) -> StepPlan:
+    return StepPlan({each.request_id: len(each.token_ids) for each in parts}, parts)
 
 
-def prefill(runner: Runner, request: Request, chunk: int) -> np.ndarray:
-    while (left := request.num_tokens - request.num_computed_tokens) > 0:
-        logits = advance(runner, request, min(left, chunk))
-    return logits
+def keys(runner: Runner, blocks: list[int], count: int) -> list[np.ndarray]:
+    """Keys and values at positions 0 to count - 1 of a request with these blocks, of each layer."""
+    layers = [runner.device.to_host(layer) for layer in runner.cache.layers]
+    rows = [layer[blocks].transpose(0, 3, 1, 2, 4) for layer in layers]
+    return [row.reshape(-1, *row.shape[2:])[:count] for row in rows]
 
 
-@cache
-def oracle() -> Oracle:
-    return Oracle(FOLDER)
+@pytest.mark.parametrize("size", [1, 8, 16])
+@pytest.mark.parametrize("chunk", [1, 7, B, B + 1])
+def test_chunks_are_the_whole_prompt(device, chunk, size):
+    """Hazards: key length, or slot mapping, wrong at a chunk boundary: all is as in a one-shot prefill."""
+    length = 3 * chunk + 1
+    prompt = tokens(chunk, length)
+    blocks = np.random.default_rng(size).permutation(400 // size)[: -(-length // size)].tolist()
+    whole, chunked = make_runner(device, size), make_runner(device, size)
+    expected = device.to_host(whole.forward(plan(part("r", 0, prompt, blocks))))[0]
+    for start, end in pairwise([*range(0, length, chunk), length]):
+        first, last = -(-start // size), -(-end // size)
+        logits = chunked.forward(plan(part("r", start, prompt[start:end], blocks[first:last], first, end == length)))
+    found = device.to_host(logits)[0]
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    np.testing.assert_allclose(found, oracle(NAME).logits(prompt)[-1], atol=1e-3)
+    for one, two in zip(keys(whole, blocks, length), keys(chunked, blocks, length), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-4)
 
 
-@pytest.mark.parametrize("length", [1, 15, 16, 17, 32, 52])
-@pytest.mark.parametrize("chunk", [1, 7, 16, 17, 2048])
-def test_chunks_give_the_logits_of_the_whole_prompt(device, rng, length, chunk):
-    ids = rng.integers(0, CONFIG.vocab_size, length).tolist()
-    runner = make_runner(device, budget=chunk)
-    poison(runner)
-    logits = prefill(runner, request_of(ids), runner.max_num_batched_tokens)
-    np.testing.assert_allclose(logits, oracle().logits(ids)[-1], atol=1e-3)
+def test_rows_of_mixed_prefills(device):
+    """Hazard: the LM head's gather for more than one request: each row is a lone run's, chunks without one left out."""
+    runner = make_runner(device)
+    prompts = [tokens(seed, length) for seed, length in enumerate((1, B, 33, 5))]
+    blocks = [[3], [9], [1, 20, 4], [0]]
+    parts = [part(str(i), 0, ids, blocks[i], sampled=i != 1) for i, ids in enumerate(prompts)]
+    logits = device.to_host(runner.forward(plan(*parts)))
+    for row, index in zip(logits, (0, 2, 3), strict=True):
+        np.testing.assert_allclose(row, oracle(NAME).logits(prompts[index])[-1], atol=1e-3)
+    rows = [0, 1 + 3, 1 + B + 32]  # any row of the step may be asked for afterwards
+    for row, ids in zip(device.to_host(runner.logits_of(rows)), (prompts[0], prompts[1][:4], prompts[2]), strict=True):
+        np.testing.assert_allclose(row, oracle(NAME).logits(ids)[-1], atol=1e-3)
 
 
-def test_chunks_leave_the_same_keys_and_values(device, rng):
-    ids = rng.integers(0, CONFIG.vocab_size, 51).tolist()
-    caches = []
-    for chunk in (51, 17, 7, 1):
-        runner = make_runner(device)
-        prefill(runner, request_of(ids), chunk)
-        caches.append([device.to_host(layer) for layer in runner.cache.layers])
-    for other in caches[1:]:
-        for one, two in zip(caches[0], other, strict=True):
-            np.testing.assert_allclose(one, two, atol=1e-4)
-    written = np.abs(caches[0][0]).sum(axis=(1, 2, 4)).reshape(-1) > 0  # position by position, in block order
-    assert written[:51].all() and not written[51:].any()
+@pytest.mark.parametrize("eager", [False, True])
+def test_decode_in_changing_company(device, eager):
+    """Requests come, go and change places between steps; each reads its own blocks, with graphs or without."""
+    runner = make_runner(device, eager=eager)
+    known = {str(i): tokens(i, 3 + 7 * i) for i in range(5)}
+    tables = {str(i): [5 * i + j for j in (2, 4, 1, 0, 3)] for i in range(5)}  # 5 blocks each
+    runner.forward(plan(*(part(name, 0, ids, tables[name]) for name, ids in known.items())))
+    for names in ("01234", "4", "40", "123", "0", "32104", "3", "21", "4", "0123"):
+        for name in names:
+            known[name].append(tokens(len(known[name]), 1)[0])
+        parts = [part(name, len(known[name]) - 1, known[name][-1:], [], 5) for name in names]
+        # What was given in an earlier step and not computed yet is computed first
+        logits = device.to_host(runner.forward(plan(*parts)))
+        assert logits.shape[0] == len(names)
+        for name, row in zip(names, logits, strict=True):
+            np.testing.assert_allclose(row, oracle(NAME).logits(known[name])[-1], atol=1e-3)
+    assert bool(runner.graphs.num_captured) != eager
 
 
-@pytest.mark.parametrize("length", [15, 16, 17, 31, 32])
-def test_decode_crosses_block_boundaries(device, rng, length):
-    ids = rng.integers(0, CONFIG.vocab_size, length).tolist()
-    runner, request = make_runner(device), request_of(ids)
-    logits = prefill(runner, request, 2048)
-    for _ in range(3):
-        np.testing.assert_allclose(logits, oracle().logits(request.token_ids)[-1], atol=1e-3)
-        request.output_token_ids.append(int(logits.argmax()))
-        logits = advance(runner, request, 1)
-
-
-def test_the_budget_is_at_most_the_length(device):
-    assert make_runner(device, max_model_len=20, budget=2048).max_num_batched_tokens == 20
-    assert make_runner(device, max_model_len=20, budget=7).buffers.hidden.shape[0] == 7
+def test_warming_up_captures_every_size(device):
+    """Padded rows alone: nothing is written, and the graphs are those of real steps."""
+    runner = make_runner(device, eager=False)
+    before = [device.to_host(layer) for layer in runner.cache.layers]
+    runner.warm_up()
+    assert runner.graphs.num_captured == len(bucket_sizes(6))
+    for one, two in zip(before, runner.cache.layers, strict=True):
+        np.testing.assert_array_equal(one, device.to_host(two))
+    known = [tokens(seed, 1) for seed in range(3)]
+    logits = device.to_host(runner.forward(plan(*(part(str(i), 0, ids, [i]) for i, ids in enumerate(known)))))
+    for ids, row in zip(known, logits, strict=True):
+        np.testing.assert_allclose(row, oracle(NAME).logits(ids)[-1], atol=1e-3)
 
 
 def test_a_step_that_allocates_is_an_error(device):
@@ -92,38 +116,102 @@ def test_a_step_that_allocates_is_an_error(device):
     ops = runner.model.ops
     runner.model.ops = ops.replace(rms_norm=lambda x, weight, eps, out: ops.rms_norm(x, weight, eps, out=None))
     with pytest.raises(Exception, match=r"(?i)alloc"):
-        prefill(runner, request_of([1, 2, 3]), 2048)
+        runner.forward(plan(part("r", 0, [1, 2, 3], [0])))
+
+
+# ---- inputs
+
+
+def host(device: Any, inputs: StepInputs, step: StepPlan, num_rows: int | None = None) -> dict[str, Any]:
+    ids, meta = inputs.lay_out(step, num_rows)
+    names = ("positions", "slot_mapping", "query_start_loc", "seq_lens", "block_table", "logits_indices")
+    found = {name: device.to_host(getattr(meta, name)).tolist() for name in names}
+    lengths = {"query_lens": meta.query_lens_host, "seq_lens_host": meta.seq_lens_host}
+    return {"tokens": device.to_host(ids).tolist(), **found, **lengths}
 
 
 def test_inputs_of_a_step(device):
-    inputs = StepInputs(device, num_tokens=6, num_table_blocks=3)
-    inputs.lay_out([9] * 6, 0)  # what an earlier step left must not show
-    tokens, meta = inputs.lay_out([11, 22, 33], start=15)
-    names = ("positions", "slot_mapping", "query_start_loc", "seq_lens", "block_table", "logits_indices")
-    found = {name: device.to_host(getattr(meta, name)).tolist() for name in names}
-    assert device.to_host(tokens).tolist() == [11, 22, 33]
+    inputs = StepInputs(device, 20, 4, max_model_len=32, block_size=4)
+    host(device, inputs, plan(part("a", 0, [9] * 6, [5, 2]), part("b", 0, [8] * 3, [7])))
+    inputs.last_ids[:] = device.asarray(np.array([41, 42, 0, 0], np.int32))
+    step = plan(part("b", 3, [IN_FLIGHT], [], 1), part("c", 0, [11, 12], [1], sampled=False), part("a", 6, [13], [], 2))
+    found = host(device, inputs, step)
+    tables = found.pop("block_table")
+    assert [tables[0][:1], tables[1][:1], tables[2][:2]] == [[7], [1], [5, 2]]
     assert found == {
-        "positions": [15, 16, 17],
-        "slot_mapping": [15, 16, 17],
-        "query_start_loc": [0, 3],
-        "seq_lens": [18],
-        "block_table": [[0, 1, 2]],
-        "logits_indices": [2],
+        "tokens": [42, 11, 12, 13],
+        "positions": [3, 0, 1, 6],
+        "slot_mapping": [7 * 4 + 3, 4, 5, 2 * 4 + 2],
+        "query_start_loc": [0, 1, 3, 4],
+        "seq_lens": [4, 2, 7],
+        "logits_indices": [0, 3],
+        "query_lens": [1, 2, 1],
+        "seq_lens_host": [4, 2, 7],
     }
-    assert (meta.query_lens_host, meta.seq_lens_host) == ([3], [18])
+    inputs.last_ids[:] = device.asarray(np.array([43, 44, 45, 46], np.int32))
+    found = host(device, inputs, plan(part("a", 7, [IN_FLIGHT], [], 2), part("b", 4, [IN_FLIGHT], [6], 1)))
+    assert found["tokens"] == [44, 43]  # c drew nothing, so a was the second to draw
+
+
+def test_padded_rows_are_nowhere(device):
+    inputs = StepInputs(device, 20, 4, max_model_len=32, block_size=4)
+    found = host(device, inputs, plan(part("a", 0, [9], [5]), part("b", 0, [8], [7])), 4)
+    assert (found["tokens"], found["slot_mapping"]) == ([9, 8, 0, 0], [20, 28, -1, -1])
+    assert (found["seq_lens"], found["query_start_loc"]) == ([1, 1, 0, 0], [0, 1, 2, 3, 4])
+    assert found["logits_indices"] == [0, 1, 2, 3]
 
 
 def test_inputs_stay_where_they_are(device):
-    inputs = StepInputs(device, num_tokens=4, num_table_blocks=1)
-    places = [_address(inputs.lay_out([1], start)[0]) for start in range(3)]
-    assert len(set(places)) == 1
+    inputs = StepInputs(device, 20, 4, max_model_len=32, block_size=4)
+    places = set()
+    for start in range(3):
+        ids, meta = inputs.lay_out(plan(part("a", start, [1], [start], 0)), 2)
+        arrays = (ids, meta.positions, meta.slot_mapping, meta.seq_lens, meta.block_table, meta.logits_indices)
+        places.add(tuple(_address(array) for array in arrays))
+    assert len(places) == 1
 
 
 def _address(array: Any) -> int:
     return array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data
 
 
-def poison(runner: Runner) -> None:
-    """NaN in every activation: what a step reads, it must have written."""
-    for name in ("hidden", "normed", "qkv", "attended", "gate_up", "activated", "last", "last_normed", "logits"):
-        getattr(runner.buffers, name).fill(np.nan)
+# ---- block tables
+
+
+def test_more_requests_than_rows(device, rng):
+    """Tables are right whoever comes back when, though the device has room for three of the nine."""
+    tables = BlockTables(device, 3, 64)
+    known: dict[str, list[int]] = {}
+    for _ in range(200):
+        names = [str(name) for name in rng.permutation(9)[: rng.integers(1, 4)]]
+        parts = []
+        for name in names:
+            if rng.random() < 0.1:
+                known.pop(name, None)
+                if rng.random() < 0.5:
+                    tables.forget(name)
+            old = known.setdefault(name, [])
+            new = rng.integers(0, 99, rng.integers(not old, 4)).tolist() if len(old) < 60 else []
+            parts.append(part(name, 0, [1], new, len(old)))
+            known[name] = old + new
+        rows = device.asarray(np.array(tables.update(parts), np.int32))
+        lens = device.asarray(np.array([2 * len(known[name]) for name in names], np.int32))
+        found = device.to_host(tables.gather(rows, lens, 2))
+        for name, row in zip(names, found, strict=True):
+            assert row[: len(known[name])].tolist() == known[name] == tables.table(name)
+
+
+def test_a_table_longer_than_one_copy(device, rng):
+    tables = BlockTables(device, 2, 3 * UPDATES)
+    blocks = rng.integers(0, 1000, 2 * UPDATES + 5).tolist()
+    rows = device.asarray(np.array(tables.update([part("a", 0, [1], blocks)]), np.int32))
+    lens = device.asarray(np.array([len(blocks)], np.int32))
+    assert device.to_host(tables.gather(rows, lens, 1))[0, : len(blocks)].tolist() == blocks
+
+
+def test_buckets():
+    assert bucket_sizes(1) == [1]
+    assert bucket_sizes(7) == [1, 2, 4, 7]
+    assert bucket_sizes(8) == [1, 2, 4, 8]
+    assert bucket_sizes(30) == [1, 2, 4, 8, 16, 24, 30]
+    assert bucket_sizes(256)[-2:] == [248, 256] and len(bucket_sizes(256)) == 3 + 32

@@ -16,11 +16,11 @@ UNFINISHED = "\ufffd"  # what decode() makes of bytes that are not yet, or never
 
 
 class Detokenizer:
-    """The text of one answer; special tokens are left out. `text` is what has been given out so far."""
+    """The text of one answer. `text` is what has been given out so far."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self.text = ""
-        self._tokenizer = tokenizer
+        self._tokenizer, self._skip_special_tokens = tokenizer, skip_special_tokens
         self._context: list[int] = []  # the tokens of the last piece that was given out
         self._held: list[int] = []  # the tokens since
 
@@ -38,9 +38,12 @@ class Detokenizer:
 
     def _piece(self) -> str:
         """The text that the held tokens add after their context."""
-        before, both = self._tokenizer.decode(self._context), self._tokenizer.decode(self._context + self._held)
+        before, both = self._decode(self._context), self._decode(self._context + self._held)
         # Byte fallback turns a whole run of bytes into U+FFFD, those given out already too: then the held ones alone
-        return both[len(before) :] if both.startswith(before) else self._tokenizer.decode(self._held)
+        return both[len(before) :] if both.startswith(before) else self._decode(self._held)
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, self._skip_special_tokens)
 
     def _give(self, piece: str) -> str:
         self.text += piece

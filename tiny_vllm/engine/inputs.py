@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tiny_vllm.errors import UserError
+from tiny_vllm.models.chat_template import Messages
 from tiny_vllm.models.tokenizer import Tokenizer
 from tiny_vllm.types import Request, SamplingParams
 
@@ -24,6 +25,13 @@ def as_list(prompts: Any) -> list[Any]:
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise UserError(f"a prompt is {_show(prompts)}; give {FORMS}, or a list of these")
     return list(prompts)
+
+
+def as_conversations(messages: Any) -> list[Messages]:
+    """One conversation or several -> a list of them."""
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
+        raise UserError(f'messages is {messages!r}; give [{{"role": "user", "content": text}}, ...]')
+    return [messages] if isinstance(messages[0], dict) else list(messages)
 
 
 def pair_params(count: int, params: Any) -> list[SamplingParams]:
@@ -51,13 +59,19 @@ class RequestMaker:
         """prompt: a text, {"prompt": text} or {"prompt_token_ids": ids}; an open seed is drawn here, once."""
         text, token_ids = self._tokenize(prompt)
         self._check_length(len(token_ids))
-        self._check_ids(token_ids)
+        self._check_ids(token_ids, "token id")
+        self._check_ids(params.stop_token_ids, "stop_token_ids:")
+        self._check_ids(list(params.logit_bias or ()), "logit_bias:")
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(64))
-        return Request(request_id, token_ids, params, text)
+        skip_cache = params.prompt_logprobs is not None  # a prefix from the cache would have no logits
+        stops = frozenset(params.stop_token_ids)
+        return Request(request_id, token_ids, params, text, stop_token_ids=stops, skip_reading_prefix_cache=skip_cache)
 
     def _tokenize(self, prompt: Any) -> tuple[str | None, list[int]]:
         text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+        if isinstance(prompt, dict):
+            _check_keys(prompt)
         if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
             token_ids = _plain_ids(prompt["prompt_token_ids"])
             if not token_ids:
@@ -77,10 +91,17 @@ class RequestMaker:
                 f"{self.max_model_len - 1} of them and one new token; shorten the prompt or raise max_model_len"
             )
 
-    def _check_ids(self, token_ids: list[int]) -> None:
+    def _check_ids(self, token_ids: Sequence[int], what: str) -> None:
         for token_id in token_ids:
             if not 0 <= token_id < self.vocab_size:
-                raise UserError(f"token id {token_id} is not in the vocabulary; ids go from 0 to {self.vocab_size - 1}")
+                raise UserError(f"{what} {token_id} is not in the vocabulary; ids go from 0 to {self.vocab_size - 1}")
+
+
+def _check_keys(prompt: dict[str, Any]) -> None:
+    """Nothing is accepted and ignored; a text beside the ids is what they were made from."""
+    unknown = sorted(map(str, prompt.keys() - {"prompt", "prompt_token_ids"}))
+    if unknown or not isinstance(prompt.get("prompt", ""), (str, type(None))):
+        raise UserError(f"a prompt is {_show(prompt)}; give {FORMS}")
 
 
 def _plain_ids(token_ids: Any) -> list[int]:

@@ -1,31 +1,36 @@
 """The runner: lays the plan of a step into fixed device buffers, runs the forward, and hands out the logits.
 
 Everything that a step touches is allocated here, once, and never moves: a step owns no memory of its own, which is
-also what a CUDA graph will ask for.
+also what a CUDA graph asks for.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from tiny_vllm.device.base import Device
-from tiny_vllm.engine.kv_cache import allocate_cache, num_blocks
+from tiny_vllm.engine.decode_graphs import DecodeGraphs, DecodeStep, bucket_sizes
+from tiny_vllm.engine.kv_cache import CacheSize, allocate_cache, bytes_per_token
+from tiny_vllm.engine.step_inputs import StepInputs
 from tiny_vllm.models.config import ModelConfig
 from tiny_vllm.models.llama import Llama
 from tiny_vllm.models.rope import rope_table
 from tiny_vllm.models.weights import LlamaWeights
 from tiny_vllm.ops.base import Ops
 from tiny_vllm.ops.buffers import Buffers
-from tiny_vllm.types import Array, Request, StepMeta, StepPlan
+from tiny_vllm.types import Array, StepMeta, StepPlan
 
-HEADER = 4  # query_start_loc (2), seq_lens (1) and logits_indices (1) come before the rows of the tokens
-ROW_INPUTS = 3  # a token id, its position and its slot
+ACTIVATIONS = ("hidden", "normed", "qkv", "attended", "gate_up", "activated", "last", "last_normed", "logits")
+ALL_BITS = 0xFF  # in every byte: NaN in every type
 
 
 class Runner:
-    """Runs steps of one request, of at most max_num_batched_tokens tokens, over a cache of max_model_len tokens.
+    """Runs steps of many requests over one paged cache.
 
-    The request owns every block of the cache, in order; block tables of several requests come with the scheduler.
+    A step has at most max_num_batched_tokens tokens of at most size.max_num_seqs requests. enforce_eager: capture no
+    decode step into a graph.
     """
 
     def __init__(
@@ -34,59 +39,86 @@ class Runner:
         config: ModelConfig,
         weights: LlamaWeights,
         ops: Ops,
-        max_model_len: int,
-        max_num_batched_tokens: int = 2048,
+        size: CacheSize,
+        max_num_batched_tokens: int,
+        enforce_eager: bool = False,
     ) -> None:
-        self.device = device
-        self.max_num_batched_tokens = budget = min(max_num_batched_tokens, max_model_len)
+        self.device, self.max_model_len = device, size.max_model_len
         self.model = Llama(config, weights, ops)
-        table = device.asarray(rope_table(config, max_model_len))
-        self.buffers = Buffers.allocate(device, config, ops.dtype, budget, num_rows=1, rope_table=table)
-        self.inputs = StepInputs(device, budget, num_blocks(max_model_len))
-        ops.reserve(num_tokens=budget, num_requests=1, max_seq_len=max_model_len)
-        self.cache = allocate_cache(device, config, ops.dtype, max_model_len)  # last: it is measured by what is left
+        num_rows = min(size.max_num_seqs, max_num_batched_tokens)  # of logits: one a request, and each has a token
+        table = device.asarray(rope_table(config, size.max_model_len))
+        self.buffers = Buffers.allocate(device, config, ops.dtype, max_num_batched_tokens, num_rows, table)
+        self.inputs = StepInputs(device, max_num_batched_tokens, size.max_num_seqs, size.max_model_len, size.block_size)
+        self._wanted = device.zeros((num_rows,), np.int32)
+        self.graphs = DecodeGraphs(device, [] if enforce_eager else bucket_sizes(num_rows))
+        ops.reserve(max_num_batched_tokens, size.max_num_seqs, size.max_model_len)
+        blocks = size.count(device, size.block_size * bytes_per_token(config, ops.dtype))  # last: of what is left
+        self.cache = allocate_cache(device, config, ops.dtype, blocks, size.block_size)
 
-    def step(self, request: Request, plan: StepPlan) -> Array:
-        """Compute the request's next tokens and write their keys and values; logits (1,V) float32 of the last of them.
+    @property
+    def num_rows(self) -> int:
+        """The most rows of logits that a step gives."""
+        return len(self.buffers.logits)
 
-        Only the step that reaches the request's last known token says what comes next; those before it fill the cache.
+    @property
+    def last_ids(self) -> Array:
+        """(max_num_seqs,) int32: the ids that the last step drew, in the order of its sampled requests.
+
+        Whoever draws writes them here before the next step, which may hold them as IN_FLIGHT.
         """
-        start, count = request.num_computed_tokens, plan.num_scheduled_tokens[request.request_id]
+        return self.inputs.last_ids
+
+    def forward(self, plan: StepPlan) -> Array:
+        """Compute a step and write its keys and values.
+
+        Logits (L,V) float32, until the next step: the last token's of each request that is_sampled, in plan order.
+        """
         with self.device.no_allocation():
-            tokens, meta = self.inputs.lay_out(request.token_ids[start : start + count], start)
-            return self.model.forward(tokens, self.cache, meta, self.buffers.take(count, 1))
+            if all(len(part.token_ids) == 1 and part.is_sampled for part in plan.requests):
+                size = self.graphs.size_for(len(plan.requests))
+                if size is not None:
+                    return self._decode(plan, size)[: len(plan.requests)]
+            self._last_step = self.inputs.lay_out(plan)
+            return self._run(*self._last_step)
 
+    def warm_up(self) -> None:
+        """Capture the decode steps of every size now, the largest first, instead of when each comes."""
+        for size in self.graphs.sizes[::-1]:
+            for _ in range(2):  # the first compiles, the second captures
+                with self.device.no_allocation():
+                    self._decode(StepPlan({}), size)
 
-class StepInputs:
-    """Token ids and StepMeta of a step in one int32 array, so that one copy brings them to the device."""
+    def logits_of(self, rows: list[int]) -> Array:
+        """Logits (len(rows),V) of any tokens of the last step, num_rows of them at most, in place of the step's own."""
+        with self.device.no_allocation():
+            tokens, meta = self._last_step
+            wanted = self._wanted[: len(rows)]
+            self.device.copy_in(wanted, np.array(rows, np.int32))
+            meta, buffers = dataclasses.replace(meta, logits_indices=wanted), self.buffers.take(len(tokens), len(rows))
+            return self.model.ops.head(buffers.hidden, self.model.weights, meta, buffers)
 
-    def __init__(self, device: Device, num_tokens: int, num_table_blocks: int) -> None:
-        self.device = device
-        self.host = np.zeros(HEADER + ROW_INPUTS * num_tokens, np.int32)
-        self.array = device.zeros(self.host.shape, np.int32)
-        self.block_table = device.asarray(np.arange(num_table_blocks, dtype=np.int32)[None])
+    def forget(self, request_id: str) -> None:
+        """A request has ended; its id may come again."""
+        self.inputs.tables.forget(request_id)
 
-    def lay_out(self, token_ids: list[int], start: int) -> tuple[Array, StepMeta]:
-        """Copy a step of token_ids at positions start, start + 1, ... to the device: (tokens (T,), meta), views."""
-        count = len(token_ids)
-        end = HEADER + ROW_INPUTS * count
-        self.host[:HEADER] = 0, count, start + count, count - 1
-        rows = self.host[HEADER:end].reshape(ROW_INPUTS, count)
-        rows[0] = token_ids
-        rows[1:] = np.arange(start, start + count)  # the blocks stand in order, so a token's slot is its position
-        self.device.copy_in(self.array[:end], self.host[:end])
-        return self._views(count, start)
-
-    def _views(self, count: int, start: int) -> tuple[Array, StepMeta]:
-        tokens, positions, slots = (self.array[HEADER + i * count :][:count] for i in range(ROW_INPUTS))
-        meta = StepMeta(
-            positions=positions,
-            slot_mapping=slots,
-            query_start_loc=self.array[:2],
-            seq_lens=self.array[2:3],
-            block_table=self.block_table,
-            logits_indices=self.array[3:4],
-            query_lens_host=[count],
-            seq_lens_host=[start + count],
+    def _decode(self, plan: StepPlan, size: int) -> Array:
+        """A step of one token a request, padded to `size` requests."""
+        tokens, meta = self._last_step = self.inputs.lay_out(plan, size)
+        # A launcher that sizes its grid by the lengths must size it for those of every later replay
+        any_lengths = dataclasses.replace(meta, seq_lens_host=[self.max_model_len] * size)
+        step = DecodeStep(
+            lambda: self._run(tokens, meta), lambda: self._run(tokens, any_lengths), lambda: self._spoil(meta)
         )
-        return tokens, meta
+        return self.graphs.run(size, step)
+
+    def _spoil(self, meta: StepMeta) -> None:
+        """NaN in every activation, and in the cache where the step has written."""
+        for name in ACTIVATIONS:
+            getattr(self.buffers, name).view(np.uint8).fill(ALL_BITS)
+        few = self.buffers.take(len(meta.positions), 0)
+        for kv in self.cache.layers:
+            self.model.ops.write_kv(few.k, few.v, kv, meta.slot_mapping)
+
+    def _run(self, tokens: Array, meta: StepMeta) -> Array:
+        buffers = self.buffers.take(len(tokens), len(meta.logits_indices))
+        return self.model.forward(tokens, self.cache, meta, buffers)

@@ -21,7 +21,7 @@ OPS_NAMES = ("tuned", "reference")
 OpsFactory = Callable[[Device, ModelConfig, Any], Ops]
 
 
-def check_choices(dtype: Any, ops: Any, max_num_batched_tokens: Any) -> None:
+def check_choices(dtype: Any, ops: Any) -> None:
     """What can be refused before a model is even looked for."""
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UserError(f"dtype is {dtype!r}; give one of {', '.join(DTYPES)}")
@@ -30,8 +30,6 @@ def check_choices(dtype: Any, ops: Any, max_num_batched_tokens: Any) -> None:
         raise UserError(
             f"ops is {ops!r}; give one of {', '.join(OPS_NAMES)}, an Ops object, or a callable that makes one"
         )
-    if type(max_num_batched_tokens) is not int or max_num_batched_tokens < 1:
-        raise UserError(f"max_num_batched_tokens is {max_num_batched_tokens!r}; give a whole number of at least 1")
 
 
 def resolve_device(name: str, ops: Any) -> Device:
@@ -60,6 +58,8 @@ def resolve_ops(ops: str | Ops | OpsFactory | None, device: Device, config: Mode
     if ops is None or isinstance(ops, str):
         return make_ops(ops or "tuned", device, config, dtype)
     operations = ops if isinstance(ops, Ops) else ops(device, config, dtype)
+    if not isinstance(operations, Ops):
+        raise UserError(f"ops made {operations!r:.60}; it should make an Ops object")
     if operations.config != config or as_dtype(operations.dtype) != dtype:
         made_for = as_dtype(operations.dtype).name
         raise UserError(

@@ -1,0 +1,279 @@
+"""Faults of real engines, planted in a copy one by one: the named test must notice (`-m deep`)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+INPUTS, TABLES, GRAPHS = "engine/step_inputs.py", "engine/block_tables.py", "engine/decode_graphs.py"
+RUNNER, ENGINE, DRAWS = "engine/runner.py", "engine/llm_engine.py", "engine/draws.py"
+OUTPUT, KERNELS = "engine/output_processor.py", "../kernels/step_inputs.cu"
+BY_RUNNER, BY_ENGINE, BY_ANSWERS = "test_runner.py", "test_llm_engine.py", "test_llm_engine_answers.py"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """old -> new in a file of tiny_vllm; file, killed_by: which test notices."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    file: str
+    killed_by: str
+
+
+FAULTS = [
+    Fault(
+        "a slot is taken from the block before at a boundary",
+        INPUTS,
+        "table[p // size] * size",
+        "table[max(p - 1, 0) // size] * size",
+        BY_ENGINE,
+        "test_lengths_around_a_block",
+    ),
+    Fault(
+        "positions begin anew in each chunk",
+        INPUTS,
+        "positions += range(part.start, part.end)",
+        "positions += range(len(part.token_ids))",
+        BY_RUNNER,
+        "test_chunks_are_the_whole_prompt",
+    ),
+    Fault(
+        "lengths leave out the step's own tokens",
+        INPUTS,
+        "[part.end for part in parts]",
+        "[max(part.start, 1) for part in parts]",
+        BY_RUNNER,
+        "test_chunks_are_the_whole_prompt",
+    ),
+    Fault(
+        "the row before the last is sampled",
+        INPUTS,
+        "[end - 1 for part",
+        "[max(end - 2, 0) for part",
+        BY_RUNNER,
+        "test_rows_of_mixed_prefills",
+    ),
+    Fault(
+        "the token in flight is the row's of the plan, not of the draw",
+        INPUTS,
+        "enumerate(p for p in parts if p.is_sampled)",
+        "enumerate(parts)",
+        BY_RUNNER,
+        "test_inputs_of_a_step",
+    ),
+    Fault(
+        "the token in flight is the first row's",
+        KERNELS,
+        "last_ids[-1 - tokens[i]]",
+        "last_ids[0]",
+        BY_ENGINE,
+        "test_to_the_very_end_with_graphs and overlapped",
+    ),
+    Fault(
+        "padded rows write to the cache",
+        INPUTS,
+        "NOWHERE = -1",
+        "NOWHERE = 0",
+        BY_ENGINE,
+        "test_every_batch_size_with_graphs",
+    ),
+    Fault(
+        "padded rows have a length",
+        INPUTS,
+        "+ [0] * padding\n        ends",
+        "+ [1] * padding\n        ends",
+        BY_RUNNER,
+        "test_padded_rows_are_nowhere",
+    ),
+    Fault(
+        "a row that was taken away gets only the new blocks",
+        TABLES,
+        "return 0, table",
+        "return part.first_new_block, list(part.new_block_ids)",
+        BY_RUNNER,
+        "test_more_requests_than_rows",
+    ),
+    Fault(
+        "the row that was used last goes first",
+        TABLES,
+        "popitem(last=False)",
+        "popitem(last=True)",
+        BY_RUNNER,
+        "test_more_requests_than_rows",
+    ),
+    Fault(
+        "tables stay in the order of their rows",
+        TABLES,
+        "        return tables\n",
+        "        return self._all[: len(rows)]\n",
+        BY_RUNNER,
+        "test_decode_in_changing_company",
+    ),
+    Fault(
+        "a table's last block is not gathered",
+        KERNELS,
+        "(seq_lens[request] + block_size - 1) / block_size",
+        "seq_lens[request] / block_size",
+        BY_ENGINE,
+        "test_lengths_around_a_block",
+    ),
+    Fault(
+        "only the first part of a long table travels",
+        TABLES,
+        "range(0, len(places), UPDATES)",
+        "range(0, min(len(places), 1), UPDATES)",
+        BY_RUNNER,
+        "test_a_table_longer_than_one_copy",
+    ),
+    Fault(
+        "a graph is believed unseen",
+        GRAPHS,
+        "if not np.allclose(self._ends(logits), expected, TOLERANCE, TOLERANCE, equal_nan=True):",
+        "if False:",
+        BY_ENGINE,
+        "test_an_operation_outside_the_graph",
+    ),
+    Fault(
+        "a failed capture is tried again and again",
+        GRAPHS,
+        "        self.sizes = []\n",
+        "",
+        BY_ENGINE,
+        "test_a_step_that_cannot_be_captured",
+    ),
+    Fault(
+        "graphs of one size serve all",
+        GRAPHS,
+        "graph, logits = self._graphs[size]",
+        "graph, logits = next(iter(self._graphs.values()))",
+        BY_ENGINE,
+        "test_every_batch_size_with_graphs",
+    ),
+    Fault(
+        "the overlapped loop takes in a step before it has drawn",
+        ENGINE,
+        "        updated = self._take_in(parts)\n        self._in_flight = ahead or",
+        "        updated = self._take_in(parts) if ahead is None else []\n        self._in_flight = ahead or",
+        BY_ENGINE,
+        "test_to_the_very_end_with_graphs and overlapped",
+    ),
+    Fault(
+        "an abort does not reach the scheduler",
+        ENGINE,
+        "            if not answer.finished:\n                parts.scheduler.abort(answer.request.request_id)\n",
+        "            if not answer.finished:\n",
+        BY_ENGINE,
+        "test_abort_in_every_state",
+    ),
+    Fault(
+        "an error leaves its requests behind",
+        ENGINE,
+        "for answer in list(self._answers.values()):",
+        "for answer in list(self._answers.values())[1:]:",
+        BY_ENGINE,
+        "test_an_error_in_a_step",
+    ),
+    Fault(
+        "nobody looks for lost blocks",
+        ENGINE,
+        "        assert parts.pool.num_free == self._num_blocks, f",
+        "        assert True, f",
+        BY_ENGINE,
+        "test_lost_blocks_are_seen",
+    ),
+    Fault(
+        "a stop string ends the text and not the request",
+        ENGINE,
+        "                    parts.finish(answer.request)\n",
+        "                    pass\n",
+        BY_ANSWERS,
+        "test_a_stop_string_among_others",
+    ),
+    Fault(
+        "ids drawn on the host do not reach the device",
+        DRAWS,
+        "        self._runner.device.copy_in(self._runner.last_ids[: len(ids)], np.array(ids, np.int32))\n",
+        "",
+        BY_ANSWERS,
+        "test_logprobs_are_the_oracles and overlapped",
+    ),
+    Fault(
+        "the log-probabilities of a prompt are one off",
+        DRAWS,
+        "[prompt[position + 1] for position in few]",
+        "[prompt[position] for position in few]",
+        BY_ANSWERS,
+        "test_prompt_logprobs",
+    ),
+    Fault(
+        "the rows of a prompt are those of the first request",
+        DRAWS,
+        "            first_row += len(part.token_ids)\n",
+        "",
+        BY_ANSWERS,
+        "test_prompt_logprobs",
+    ),
+    Fault(
+        "n answers share a seed",
+        OUTPUT,
+        "(seed + index) % (MAX_SEED + 1)",
+        "seed",
+        BY_ANSWERS,
+        "test_n_answers",
+    ),
+    Fault(
+        "the token that ends an answer is in its text",
+        OUTPUT,
+        "token_ids[:-1] if hides_last else token_ids",
+        "token_ids",
+        BY_ANSWERS,
+        "test_a_token_that_ends_the_answer",
+    ),
+]
+
+
+def copy_with(folder: Path, fault: Fault) -> None:
+    """The engine and its tests in `folder`, with the fault in it."""
+    ignored = shutil.ignore_patterns("__pycache__", "data")
+    for name in ("tiny_vllm", "kernels", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", folder)  # what makes it a checkout, whose kernels run
+    (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
+    module = folder / "tiny_vllm" / fault.module
+    source = module.read_text(encoding="utf-8")
+    assert source.count(fault.old) == 1, "the code has changed: plant this fault anew"
+    module.write_text(source.replace(fault.old, fault.new), encoding="utf-8")
+
+
+def outcome(folder: Path, file: str, chosen: str, device: str) -> subprocess.CompletedProcess[str]:
+    options = ["-q", "-x", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    options += ["-o", "pythonpath=.", "-o", "markers=deep", "-m", "not deep", "--device", device, "-k", chosen]
+    command = [sys.executable, "-m", "pytest", *options, f"tests/engine/{file}"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("file", [BY_RUNNER, BY_ENGINE, BY_ANSWERS])
+def test_a_copy_without_a_fault_passes(file, tmp_path, request):
+    copy_with(tmp_path, Fault("none", INPUTS, "NOWHERE = -1", "NOWHERE = -1", file, ""))
+    chosen = " or ".join(fault.killed_by.partition(" ")[0] for fault in FAULTS if fault.file == file)
+    run = outcome(tmp_path, file, chosen, request.config.getoption("--device"))
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_found(fault, tmp_path, request):
+    copy_with(tmp_path, fault)
+    run = outcome(tmp_path, fault.file, fault.killed_by, request.config.getoption("--device"))
+    # 1: a test failed; below 0: the copy wrote where it may not, and died of it
+    assert run.returncode == 1 or run.returncode < 0, f"{fault.killed_by} does not notice: {run.stdout}{run.stderr}"

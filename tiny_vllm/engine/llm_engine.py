@@ -1,0 +1,230 @@
+"""The engine (chapter 15): requests go in at any time, and each step hands out what they have become."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from tiny_vllm.engine.draws import Draw, Drawer
+from tiny_vllm.engine.engine_stats import Counted, EngineStats, engine_stats
+from tiny_vllm.engine.inputs import RequestMaker
+from tiny_vllm.engine.output_processor import Answer, Group
+from tiny_vllm.engine.runner import Runner
+from tiny_vllm.errors import UserError
+from tiny_vllm.models.tokenizer import Tokenizer
+from tiny_vllm.types import BlockPool, Request, RequestOutput, SamplingParams, Scheduler
+
+
+@dataclass
+class Parts:
+    """What an engine is made of; gone after close()."""
+
+    runner: Runner
+    scheduler: Scheduler
+    pool: BlockPool
+    drawer: Drawer
+
+    def finish(self, request: Request) -> None:
+        """End a request for a reason that the scheduler cannot see."""
+        if isinstance(self.scheduler, FinishingScheduler):
+            self.scheduler.finish(request.request_id, "stop")
+        else:
+            self.scheduler.abort(request.request_id)
+
+
+@runtime_checkable
+class FinishingScheduler(Protocol):
+    """A scheduler that can be told why a request ends; another one is told to abort it."""
+
+    def finish(self, request_id: str, finish_reason: str) -> None: ...
+
+
+class LLMEngine:
+    """Continuous batching: add_request at any time, step until has_unfinished_requests is False.
+
+    eos_token_ids: they end an answer. async_scheduling: plan and launch each step before the ids of the one before are
+    known (depth one), so that the device never waits for Python. The answers are the same.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        tokenizer: Tokenizer,
+        maker: RequestMaker,
+        eos_token_ids: Iterable[int],
+        async_scheduling: bool = False,
+    ) -> None:
+        self._parts: Parts | None = parts
+        self._closed_because = "this LLM is closed; make a new one"
+        self.tokenizer, self.maker, self.async_scheduling = tokenizer, maker, async_scheduling
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._num_blocks = parts.pool.num_free
+        self._groups: dict[str, Group] = {}  # by the caller's request id
+        self._answers: dict[str, Answer] = {}  # by the scheduler's: n of them a group
+        self._in_flight: Draw | None = None
+        self._num_steps = self._num_prompt_tokens = self._num_generated_tokens = 0
+        self._seconds = 0.0
+
+    # ---- requests
+
+    def make_request(self, request_id: str, prompt: Any, params: SamplingParams) -> Request:
+        """A request that can run, not yet added; UserError says what is wrong with it."""
+        limits = getattr(self.check_open().scheduler, "limits", None)
+        request = self.maker.make(request_id, prompt, params)
+        if limits is not None:
+            limits.check(request)
+        return request
+
+    def add_request(
+        self, request_id: str, prompt: Any, params: SamplingParams | None = None, *, final_only: bool = False
+    ) -> None:
+        """Put a prompt, or a Request from make_request, at the end of the queue; UserError if it cannot run.
+
+        final_only: step() hands it out once, finished, instead of after each token.
+        """
+        scheduler = self.check_open().scheduler
+        if not isinstance(prompt, Request):
+            prompt = self.make_request(request_id, prompt, params or SamplingParams())
+        group = Group(prompt, final_only)
+        answers = {answer.request.request_id: answer for answer in group.fork(self.tokenizer)}
+        if request_id in self._groups or answers.keys() & self._answers.keys():
+            raise UserError(f"request id {request_id!r} is taken; give each request an id of its own")
+        self._groups[request_id] = group
+        self._answers |= answers
+        try:
+            for answer in answers.values():
+                scheduler.add(answer.request)
+        except BaseException:  # refused, or Ctrl-C
+            self.abort_request(request_id)
+            raise
+        self._num_prompt_tokens += len(prompt.prompt_token_ids)
+
+    def abort_request(self, request_id: str) -> None:
+        """End a request, whatever it is at; nothing more is heard of it. Nothing happens if it has ended."""
+        parts, group = self.check_open(), self._groups.pop(request_id, None)
+        for answer in group.answers if group else []:
+            if not answer.finished:
+                parts.scheduler.abort(answer.request.request_id)
+                self._forget(parts, answer)
+
+    def is_unfinished(self, request_id: str) -> bool:
+        """Whether more will be heard of this request."""
+        self.check_open()
+        return request_id in self._groups
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._groups)
+
+    # ---- steps
+
+    def step(self) -> list[RequestOutput]:
+        """One step of the model; what has become of the requests that got a token by it (by the one before, when
+        async_scheduling).
+
+        If anything goes wrong in it, Ctrl-C included, every unfinished request is aborted and the error raised; the
+        engine goes on with new requests, or is closed if the device itself has failed.
+        """
+        parts, start = self.check_open(), time.perf_counter()
+        try:
+            outputs = self._outputs(parts, self._advance(parts))
+            if not self._groups:
+                self._settle(parts)
+        except BaseException as error:
+            self._abandon(parts, error)
+            raise
+        self._seconds += time.perf_counter() - start
+        return outputs
+
+    def _advance(self, parts: Parts) -> list[Answer]:
+        """Plan and launch a step, take in the ids of this one or of the one before; the answers that got a token."""
+        plan = parts.scheduler.schedule()
+        if not plan.requests:
+            assert self._in_flight or not self._groups, "the scheduler plans nothing though requests wait"
+            return self._take_in(parts)
+        logits = parts.runner.forward(plan)
+        self._num_steps += 1
+        answers = dict(self._answers)
+        requests = [answers[part.request_id].request for part in plan.requests if part.is_sampled]
+        ahead = parts.drawer.draw_ahead(plan, logits, requests)
+        updated = self._take_in(parts)
+        self._in_flight = ahead or parts.drawer.draw(plan, logits, requests)
+        parts.drawer.score_prompts(plan, answers)
+        return updated if self.async_scheduling else updated + self._take_in(parts)
+
+    def _take_in(self, parts: Parts) -> list[Answer]:
+        """Tell the scheduler what the step in flight drew, if there is one."""
+        draw, self._in_flight = self._in_flight, None
+        if draw is None:
+            return []
+        updated = [self._answers[r.request_id] for r in parts.scheduler.update(draw.plan, draw.token_ids())]
+        self._num_generated_tokens += len(updated)
+        for answer in updated:
+            answer.advance(draw.logprobs.get(answer.request.request_id), self._eos_token_ids)
+            if answer.finished:
+                if answer.request.finish_reason is None:  # a stop string, which the scheduler cannot see
+                    parts.finish(answer.request)
+                self._forget(parts, answer)
+        return updated
+
+    def _outputs(self, parts: Parts, updated: list[Answer]) -> list[RequestOutput]:
+        groups = {id(answer.group): answer.group for answer in updated}.values()
+        for group in groups:
+            if group.finished:
+                del self._groups[group.request.request_id]
+        return [group.output() for group in groups if group.finished or not group.final_only]
+
+    def _forget(self, parts: Parts, answer: Answer) -> None:
+        del self._answers[answer.request.request_id]
+        parts.runner.forget(answer.request.request_id)
+
+    def _settle(self, parts: Parts) -> None:
+        """Nothing is left to do: drop the step in flight, whose requests have all ended, and look for lost blocks."""
+        self._take_in(parts)
+        assert parts.pool.num_free == self._num_blocks, f"{self._num_blocks - parts.pool.num_free} blocks have leaked"
+
+    def _abandon(self, parts: Parts, error: BaseException) -> None:
+        self._in_flight = None
+        try:
+            for answer in list(self._answers.values()):
+                parts.scheduler.abort(answer.request.request_id)
+                self._forget(parts, answer)
+            self._groups.clear()
+            parts.runner.device.synchronize()
+            whole = parts.pool.num_free == self._num_blocks
+        except Exception:
+            whole = False
+        if not whole:
+            self.close()
+            self._closed_because = f"this LLM has stopped after an error ({error!r}); make a new one"
+
+    # ---- state
+
+    def stats(self) -> EngineStats:
+        """Figures of this moment and since the start."""
+        parts = self.check_open()
+        requests = [answer.request for answer in self._answers.values()]
+        counted = Counted(
+            self._num_steps,
+            self._num_prompt_tokens,
+            self._num_generated_tokens,
+            parts.runner.graphs.num_captured,
+            self._seconds,
+        )
+        return engine_stats(parts.scheduler, self._num_blocks, parts.pool.num_free, requests, counted)
+
+    @property
+    def closed(self) -> bool:
+        return self._parts is None
+
+    def check_open(self) -> Parts:
+        """Runner, scheduler, pool and sampler; UserError after close()."""
+        if self._parts is None:
+            raise UserError(self._closed_because)
+        return self._parts
+
+    def close(self) -> None:
+        """Let go of all device memory; unfinished requests are gone."""
+        self._parts = self._in_flight = None
+        self._groups, self._answers = {}, {}
