@@ -81,7 +81,7 @@ def one_request(device: Device, start: int, count: int) -> StepMeta:
 def allocate_buffers(model: Llama, num_tokens: int, max_seq_len: int) -> Buffers:
     """Activations for steps of at most num_tokens tokens and one row of logits; the ops' scratch too."""
     ops = model.ops
-    table = ops.device.asarray(rope_table(model.config, max_seq_len))
+    table = ops.device.asarray(rope_table(model.config.rope, model.config.head_dim, max_seq_len))
     ops.reserve(num_tokens, 1, max_seq_len)
     return Buffers.allocate(ops.device, model.config, ops.dtype, num_tokens, 1, table)
 

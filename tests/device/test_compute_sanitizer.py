@@ -63,8 +63,8 @@ def test_memcheck():
     assert (bounds.thread, bounds.block, bounds.kernel) == ((35, 0, 0), (1, 0, 0), "bounds_device_function")
     assert str(bounds) == (
         "kernels/bounds.cu:23: out of bounds: thread 35 of block 1 reads global memory outside its array, 1 bytes "
-        "after the nearest array (400 bytes); correct the index, or let threads without an element do nothing (called from "
-        "kernels/bounds.cu:27) [2 times]"
+        "after the nearest array (400 bytes); correct the index, or let threads without an element do nothing (called "
+        "from kernels/bounds.cu:27) [2 times]"
     )
     assert (misaligned.kind, misaligned.line, misaligned.thread) == ("misaligned", 7, (0, 2, 0))
     assert "thread (0, 2, 0) of block 0 touches 16 bytes at once" in str(misaligned)

@@ -264,7 +264,7 @@ def test_inv_freq(rope: RopeConfig, head_dim: int) -> None:
 def test_unit_vectors_turn_as_they_should(tmp_path: Path, rope: RopeConfig) -> None:
     head_dim, half = 64, 32
     config = dataclasses.replace(read(tmp_path), rope=rope, head_dim=head_dim)
-    table = rope_table(config, 100001)
+    table = rope_table(config.rope, config.head_dim, 100001)
     assert table.shape == (100001, head_dim) and table.dtype == np.float32
     for position, tolerance in [(0, 0), (1, 1e-6), (8191, 1e-3), (100000, 1e-2)]:
         cos, sin = table[position, :half], table[position, half:]
@@ -278,13 +278,15 @@ def test_angles_are_float32_products(tmp_path: Path) -> None:
     config = read(tmp_path)
     position, freq = 1999, config.rope.inv_freq(config.head_dim)
     angles = (np.float32(position) * freq).astype(np.float64)
-    np.testing.assert_allclose(rope_table(config, 2000)[position], [*np.cos(angles), *np.sin(angles)], atol=2e-7)
+    np.testing.assert_allclose(
+        rope_table(config.rope, config.head_dim, 2000)[position], [*np.cos(angles), *np.sin(angles)], atol=2e-7
+    )
 
 
 def test_smollm2_queries_and_keys(tmp_path: Path) -> None:
     """Hugging Face's own queries and keys of "The capital of France is", before and after (theta 100,000)."""
     golden = np.load(DATA / "smollm2_activations.npz")
-    table = rope_table(dataclasses.replace(read(tmp_path), rope=RopeConfig(theta=100000.0), head_dim=64), 5)
+    table = rope_table(RopeConfig(theta=100000.0), 64, 5)
     cos, sin = table[:, :32], table[:, 32:]
     for name in ("q", "k"):
         before, after = golden[f"layer0_{name}"], golden[f"layer0_{name}_rope"]

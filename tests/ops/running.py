@@ -43,7 +43,7 @@ class Running:
         self.computed = [0] * len(lengths)
         tokens = sum(lengths)
         ops.reserve(tokens, len(lengths), max(lengths))
-        table = device.asarray(rope_table(config, max(lengths)))
+        table = device.asarray(rope_table(config.rope, config.head_dim, max(lengths)))
         self.buffers = Buffers.allocate(device, config, ops.dtype, tokens, tokens, table)
 
     def plan(self, new: list[list[int]], every_row: bool = False) -> tuple[Any, StepMeta, Buffers]:

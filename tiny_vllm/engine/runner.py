@@ -46,7 +46,7 @@ class Runner:
         self.device, self.max_model_len = device, size.max_model_len
         self.model = Llama(config, weights, ops)
         num_rows = min(size.max_num_seqs, max_num_batched_tokens)  # of logits: one a request, and each has a token
-        table = device.asarray(rope_table(config, size.max_model_len))
+        table = device.asarray(rope_table(config.rope, config.head_dim, size.max_model_len))
         self.buffers = Buffers.allocate(device, config, ops.dtype, max_num_batched_tokens, num_rows, table)
         self.inputs = StepInputs(device, max_num_batched_tokens, size.max_num_seqs, size.max_model_len, size.block_size)
         self._wanted = device.zeros((num_rows,), np.int32)

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from tiny_vllm.models.config import ModelConfig
 
 ROPE_TYPES = ("default", "llama3", "linear")
 
@@ -55,8 +51,8 @@ class RopeConfig:
         )
 
 
-def rope_table(config: ModelConfig, num_positions: int) -> np.ndarray:
+def rope_table(rope: RopeConfig, head_dim: int, num_positions: int) -> np.ndarray:
     """Cosines in the first D/2 columns, sines in the rest: (num_positions, D) float32, a row a position."""
     positions = np.arange(num_positions, dtype=np.float32)
-    angles = positions[:, None] * config.rope.inv_freq(config.head_dim)
+    angles = positions[:, None] * rope.inv_freq(head_dim)
     return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
