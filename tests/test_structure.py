@@ -33,6 +33,7 @@ FLOORS = {
     "tiny_vllm.cli_fetch": 12,
     "tiny_vllm.cli_check": 12,
     "tiny_vllm.cli_engine": 10.5,
+    "tiny_vllm.cli_bench_ops": 10.5,
     "tiny_vllm.cli_bench": 11,
     "tiny_vllm.cli_generate": 11,
     "tiny_vllm.cli": 13,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from tiny_vllm.types import Array, KVCache, StepMeta
 
 
 class KVCacheOps(FirstTokenOps):
-    """The ops of chapter 09: the whole course set, which `--ops course` runs in the engine."""
+    """The ops of chapter 09: what decode reuses stays in a cache of blocks."""
+
+    graph_safe: ClassVar[bool] = False  # one launch or more for each request: another batch, other launches
 
     def __init__(self, device: Device, config: Any, dtype: Any, gemm: str = "cublas") -> None:
         super().__init__(device, config, dtype, gemm)

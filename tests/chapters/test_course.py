@@ -19,7 +19,7 @@ TINY = ROOT / "tests" / "data" / "tiny" / "tiny-odd"
 
 def test_the_course_set_is_chapter_09s(device, shape):
     ops = course.load_course_ops(device, shape, np.float32)
-    assert (ops.name, type(ops).__name__, type(ops).__module__) == ("course", "KVCacheOps", course.LAST_STAGE)
+    assert (ops.name, type(ops).__name__, type(ops).__module__) == ("course", "PagedAttentionOps", course.LAST_STAGE)
 
 
 def test_it_is_found_from_any_folder(tmp_path):

@@ -221,6 +221,30 @@ def test_the_environment_checks_every_kernel(monkeypatch):
         RawKernel(CODE, "shift")
 
 
+def test_gaps_are_no_shared_memory_of_the_kernel():
+    """48 KiB are allowed, with check mode's gaps between the arrays too."""
+    code = """
+    extern "C" __global__ void full(float* x) { __shared__ float a[4096], b[8192]; a[0] = b[1] = 2; x[0] = a[0]; }
+    extern "C" __global__ void other(float* x) { __shared__ float c[64]; c[0] = 3; x[0] = c[0]; }
+    """
+    for kernel in (
+        RawKernel(code.split("\n")[1], "full", check=True),
+        RawModule(code, check=True).get_function("full"),
+    ):
+        assert kernel.shared_size_bytes == 48 * 1024
+        kernel((1,), (1,), (np.zeros(1, np.float32),))
+    assert RawModule(code, check=True).get_function("other").shared_size_bytes == 256
+
+
+def test_print_and_assert_are_the_machine_s(capsys):
+    code = 'extern "C" __global__ void k(int* x) { printf("%d of %d\\n", threadIdx.x, x[0]); assert(x[0] < 5); }'
+    kernel = RawKernel(code, "k", check=True)
+    kernel((1,), (2,), (np.array([4], np.int32),))
+    assert capsys.readouterr().out == "0 of 4\n1 of 4\n"
+    with pytest.raises(LaunchError, match="assertion"):
+        kernel((1,), (2,), (np.array([5], np.int32),))
+
+
 def test_without_binutils(monkeypatch):
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name, **at: None if name == "addr2line" else which(name, **at))

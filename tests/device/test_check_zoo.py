@@ -70,6 +70,7 @@ CASES = [
     Case("races.cu", "race_neighbour_block", (floats(128), 128), 1, 0, grid=2, argument="x", index=1),
     Case("races.cu", "race_warp", (floats(32), zeros(32), 32), 1, threads=32, argument="s", index=1),
     Case("races.cu", "race_vector", (floats(64), zeros(32), 64), 1, threads=16, argument="y", index=0),
+    Case("races.cu", "race_shuffle", (floats(32), zeros(32), 32), 31, threads=32, argument="s", index=30),
     Case("races.cu", "race_bytes", (zeros(64, np.uint8), zeros(64, np.uint8), 64), 1, argument="s", index=0),
     Case("barriers.cu", "barrier_after_return", (floats(48), zeros(48), 48), 0),
     Case("barriers.cu", "barrier_in_if", (floats(64), zeros(1), 64), 32),

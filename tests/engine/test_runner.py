@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.conftest import DATA
 from tests.engine.engine_load import checkpoint, oracle
 from tests.engine.test_llm_engine import B, tokens
+from tiny_vllm import LLM, SamplingParams
 from tiny_vllm.engine.block_tables import UPDATES, BlockTables
 from tiny_vllm.engine.decode_graphs import bucket_sizes
 from tiny_vllm.engine.kv_cache import CacheSize
@@ -215,3 +218,12 @@ def test_buckets():
     assert bucket_sizes(8) == [1, 2, 4, 8]
     assert bucket_sizes(30) == [1, 2, 4, 8, 16, 24, 30]
     assert bucket_sizes(256)[-2:] == [248, 256] and len(bucket_sizes(256)) == 3 + 32
+
+
+def test_a_set_that_is_no_launches_alone_is_never_captured(device):
+    """Its capture would fail at each start, with a warning that tells the user nothing to mend."""
+    with LLM(DATA / "tiny" / "tiny", device=device.name, ops="reference", max_model_len=64, enforce_eager=False) as llm:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            llm.generate([{"prompt_token_ids": [5, 6]}], SamplingParams(temperature=0, max_tokens=6, ignore_eos=True))
+        assert llm.stats().num_graphs == 0

@@ -13,10 +13,11 @@ import numpy as np
 from tiny_vllm.device.base import Device
 from tiny_vllm.ops import make_ops
 from tiny_vllm.ops.base import Ops
+from tiny_vllm.ops.invariant import InvariantOps
 from tiny_vllm.ops.tuned import TunedOps
 from tiny_vllm.types import Array, StepMeta
 
-COURSE = ("chapters.ch09_kv_cache.stage", "KVCacheOps")  # the last chapter that changes an operation
+COURSE = ("chapters.ch14_paged_attention.stage", "PagedAttentionOps")  # the last chapter that changes an operation
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 # One unit in the last place of a 16-bit result, which may fall to either side; float32: sums in another order.
 RTOL = {"float32": 1e-5, "bfloat16": 2.0**-7, "float16": 2.0**-10}
@@ -37,6 +38,7 @@ SETS: dict[str, Callable[[Device, Any, Any], Ops]] = {
     "reference": lambda *args: make_ops("reference", *args),
     "tuned": tuned,
     "course": course,
+    "invariant": InvariantOps,
 }
 
 

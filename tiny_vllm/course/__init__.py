@@ -13,16 +13,16 @@ from tiny_vllm.device.source import checkout_root
 from tiny_vllm.errors import UserError
 from tiny_vllm.ops.base import Ops
 
-LAST_STAGE = "chapters.ch09_kv_cache.stage"
+LAST_STAGE = "chapters.ch14_paged_attention.stage"
 
 
 def load_course_ops(device: Device, config: Any, dtype: Any) -> Ops:
-    """The course's set of operations: the plain kernels of chapters 02 to 09, in the finished engine.
+    """The course's set of operations: the plain kernels of chapters 02 to 14, in the finished engine.
 
     UserError where the package was installed without its checkout, which is where the chapters are.
     """
     _import_chapters(chapters_folder())
-    return importlib.import_module(LAST_STAGE).KVCacheOps(device, config, dtype)
+    return importlib.import_module(LAST_STAGE).PagedAttentionOps(device, config, dtype)
 
 
 def chapters_folder() -> Path:

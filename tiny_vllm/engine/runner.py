@@ -50,7 +50,7 @@ class Runner:
         self.buffers = Buffers.allocate(device, config, ops.dtype, max_num_batched_tokens, num_rows, table)
         self.inputs = StepInputs(device, max_num_batched_tokens, size.max_num_seqs, size.max_model_len, size.block_size)
         self._wanted = device.zeros((num_rows,), np.int32)
-        self.graphs = DecodeGraphs(device, [] if enforce_eager else bucket_sizes(num_rows))
+        self.graphs = DecodeGraphs(device, bucket_sizes(num_rows) if ops.graph_safe and not enforce_eager else [])
         ops.reserve(max_num_batched_tokens, size.max_num_seqs, size.max_model_len)
         blocks = size.count(device, size.block_size * bytes_per_token(config, ops.dtype))  # last: of what is left
         self.cache = allocate_cache(device, config, ops.dtype, blocks, size.block_size)

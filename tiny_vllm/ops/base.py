@@ -31,6 +31,7 @@ class Ops:
 
     FUSES: ClassVar[dict[str, tuple[str, ...]]] = {}
     name: ClassVar[str] = "base"
+    graph_safe: ClassVar[bool] = True  # a decode step is launches alone, and the same ones whatever the lengths are
 
     def __init__(self, device: Device, config: Any, dtype: Any) -> None:
         self.device, self.config, self.dtype = device, config, dtype

@@ -98,6 +98,7 @@ class ReferenceOps(Ops):
     """The functions above as a set. On a GPU each operation fetches what it reads and sends back what it made: slow."""
 
     name: ClassVar[str] = "reference"
+    graph_safe: ClassVar[bool] = False  # NumPy's work is no launch
 
     def embed(self, tokens: Array, table: Array, out: Array | None = None) -> Array:
         return self.take_rows(table, tokens, out)

@@ -100,3 +100,11 @@ extern "C" __global__ void race_bytes(const unsigned char* x, unsigned char* y, 
     s[threadIdx.x] = x[threadIdx.x];
     y[threadIdx.x] = s[threadIdx.x ^ 1];  // FAULT race
 }
+
+// A shuffle makes the lanes meet, and orders no memory.
+extern "C" __global__ void race_shuffle(const float* x, float* y, int n) {
+    __shared__ float s[32];
+    s[threadIdx.x] = x[threadIdx.x];
+    float first = __shfl_sync(0xffffffff, x[threadIdx.x], 0);
+    y[threadIdx.x] = s[threadIdx.x ^ 1] + first;  // FAULT race
+}

@@ -118,7 +118,8 @@ class RawKernel:
         self._check = Signature(name, parameters).check
         self._runner = _runner(module, name, index, codes, parameters)
         self._recorder = module.settings.recorder
-        self.shared_size_bytes = static_shared_bytes(module.library, module.shared_section_bytes, name, module.names)
+        section, gaps = module.shared_section_bytes, isinstance(self._runner, CheckedRunner)
+        self.shared_size_bytes = static_shared_bytes(module.library, section, name, module.names, gaps)
         if self.shared_size_bytes > STATIC_SHARED:
             raise CompileError(
                 f"{name} uses too much shared data ({self.shared_size_bytes} bytes, {STATIC_SHARED} max); "

@@ -9,18 +9,19 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-_SYMBOL = re.compile(r"^([0-9a-f]+) ([0-9a-f]+) [bBdD] (.+)::\w+(?: \[.*\])?$", re.MULTILINE)
+_SYMBOL = re.compile(r"^([0-9a-f]+) ([0-9a-f]+) [bBdD] (.+)::(?!emulator_gap_)\w+(?: \[.*\])?$", re.MULTILINE)
 _END = re.compile(r"^([0-9a-f]+) \w __(start|stop)_emu_shared$", re.MULTILINE)
 
 
-def static_shared_bytes(library: Path, section: int, kernel: str, kernels: Sequence[str]) -> int:
+def static_shared_bytes(library: Path, section: int, kernel: str, kernels: Sequence[str], gaps: bool = False) -> int:
     """Bytes of `__shared__` arrays that the kernel has for itself.
 
-    section: bytes of all of the module's arrays, which lie together. In a module of several kernels the linker's
-    symbols say whose they are; arrays of functions that are no kernels count for each. Without `nm` (and for arrays in
-    templates, which g++ 12 puts elsewhere) the answer is too small: a kernel that CUDA refuses may then run here.
+    section: bytes of all of the module's arrays, which lie together; gaps: with check mode's gaps between them. In a
+    module of several kernels the linker's symbols say whose they are; arrays of functions that are no
+    kernels count for each. Without `nm` (and for arrays in templates, which g++ 12 puts elsewhere) the answer is too
+    small: a kernel that CUDA refuses may then run here.
     """
-    if section == 0 or len(kernels) == 1:
+    if section == 0 or (len(kernels) == 1 and not gaps):
         return section
     others = {_base(name) for name in kernels} - {_base(kernel)}
     return sum(size for owner, size in _symbols(library) if owner not in others)

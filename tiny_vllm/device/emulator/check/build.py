@@ -16,6 +16,7 @@ _NOT_OF_FAST_MODE = ("-O2", "-shared")
 _PLAIN = "-O1 -g -fno-omit-frame-pointer -fno-tree-vectorize"
 _INSTRUMENTED = "-fsanitize=thread -fsanitize=bounds,alignment,integer-divide-by-zero -DEMULATOR_CHECK -w -c"
 _GCC = ("-fno-toplevel-reorder", "-fno-tree-loop-im", "-fno-tree-sra", "--param=tsan-instrument-func-entry-exit=0")
+_CLANG = ("-fno-sanitize=local-bounds", "-fsanitize-recover=all", "-fno-sanitize-trap=all")  # zig would trap
 _COUNTED = ("-fsanitize-coverage=trace-pc",)
 _RUNTIME = "-std=c++17 -O2 -g -fPIC -fno-omit-frame-pointer -fvisibility=hidden -c"
 TOOLS = ("nm", "addr2line")
@@ -35,8 +36,7 @@ def build_checked(unit: str, flags: Sequence[str], count: bool) -> Path:
     compiler = find_compiler()
     kept = [flag for flag in compiler.kernel_flags() if flag not in _NOT_OF_FAST_MODE]
     own = [*_PLAIN.split(), *_INSTRUMENTED.split(), *(_COUNTED if count else ())]
-    if "clang" not in compiler.version:
-        own += _GCC
+    own += _CLANG if "clang" in compiler.version else _GCC
     # Two steps: a link with -fsanitize would bring the sanitizers' own libraries.
     return cached_library(compiler, unit, [*kept, *own, *flags], reader_files(unit), link=[str(_runtime())])
 

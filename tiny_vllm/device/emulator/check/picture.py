@@ -50,7 +50,9 @@ def _draw_sectors(axes: Any, count: Count) -> None:
     touched = sorted({byte // SECTOR for _, a in lanes for byte in (a - first, a - first + count.size - 1)})
     for sector in touched:
         axes.axvspan(sector * SECTOR, (sector + 1) * SECTOR, color=_ORANGE, alpha=0.25, linewidth=0.5)
-    axes.set_xlim(0, (min(touched[-1], touched[0] + _MOST_SECTORS) + 1) * SECTOR)
+    shown = min(touched[-1], touched[0] + _MOST_SECTORS) + 1
+    axes.set_xlim(0, shown * SECTOR)
+    axes.set_xticks(range(0, shown * SECTOR + 1, SECTOR * -(-shown // 8)))
     axes.set(ylabel="lane", xlabel="byte", ylim=(LANES - 0.5, -0.5))
     axes.set_title(f"{_where(count)}: {len(touched)} sectors of 32 bytes for one warp", fontsize=9)
 

@@ -45,7 +45,7 @@
 #define EMULATOR_GAP_NAME_(N) emulator_gap_##N
 #define EMULATOR_GAP_NAME(N) EMULATOR_GAP_NAME_(N)
 #define EMULATOR_GAP \
-    static EMULATOR_SHARED_SECTION __attribute__((used, aligned(16))) char EMULATOR_GAP_NAME(__COUNTER__)[256];
+    static EMULATOR_SHARED_SECTION __attribute__((used, aligned(128))) char EMULATOR_GAP_NAME(__COUNTER__)[256];
 #define __shared__ EMULATOR_GAP static EMULATOR_SHARED_SECTION
 #else
 #define EMULATOR_GAP

@@ -38,6 +38,11 @@ void* __tsan_memcpy(void* to, const void* from, size_t size) {
     range((Address)to, size, true, PC);
     return memcpy(to, from, size);
 }
+void* __tsan_memmove(void* to, const void* from, size_t size) {
+    range((Address)from, size, false, PC);
+    range((Address)to, size, true, PC);
+    return memmove(to, from, size);
+}
 void* __tsan_memset(void* to, int value, size_t size) {
     range((Address)to, size, true, PC);
     return memset(to, value, size);
