@@ -103,3 +103,4 @@ def test_the_program(monkeypatch, tmp_path):
     assert find_sanitizer() == str(program)
     assert command("cs", "racecheck", Path("log"), ["python", "a.py"])[:3] == ["cs", "--tool", "racecheck"]
     assert command("cs", "racecheck", Path("log"), ["python", "a.py"])[-2:] == ["python", "a.py"]
+    assert "--padding" in command("cs", "memcheck", Path("log"), ["python", "a.py"])  # or a neighbour hides the end

@@ -16,6 +16,7 @@ from tiny_vllm.device.emulator.check.findings import Finding, Index3
 from tiny_vllm.errors import DeviceError
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+PADDING = 4096  # bytes that belong to nobody behind each allocation: neighbours would take what runs over the end
 _PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/opt/cuda/bin/compute-sanitizer")
 
 _PREFIX = re.compile(r"^=========\s?")
@@ -56,7 +57,8 @@ def find_sanitizer() -> str:
 
 def command(sanitizer: str, tool: str, log: Path, program: Sequence[str]) -> list[str]:
     """The command line that runs a program under a tool, with the tool's words in a file of their own."""
-    return [sanitizer, "--tool", tool, "--log-file", str(log), "--show-backtrace", "device", *program]
+    padding = ("--padding", str(PADDING)) if tool == "memcheck" else ()
+    return [sanitizer, "--tool", tool, *padding, "--log-file", str(log), "--show-backtrace", "device", *program]
 
 
 def parse(text: str) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,6 +45,7 @@ class Cuda:
         self._cublas = Cublas(self.stream.ptr, self._workspace.data.ptr)
         self._capturing: CudaGraph | None = None
         self._bandwidth: float | None = None
+        self._checked = os.environ.get("TINY_VLLM_CHECK") == "1"
 
     # ---- arrays
 
@@ -96,6 +98,8 @@ class Cuda:
 
     def gemm(self, x: Array, weight: Array, out: Array, add: bool = False) -> None:
         """out = x @ weight.T, or out += with add; x (M,K), weight (N,K), out (M,N), sums in float32 (cuBLAS)."""
+        if self._checked and not add:
+            out.fill(0)  # initcheck does not see what cuBLAS writes in bulk copies, and would call it unwritten
         self._cublas.gemm(x, weight, out, add)
         self.hold((x, weight, out))
 
