@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from tiny_vllm import cli_bench_ops
 from tiny_vllm.cli_engine import add_engine_options, engine_settings
 from tiny_vllm.errors import UserError
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """The options of `bench throughput` and `bench latency`."""
+    """The options of `bench throughput` and `bench latency`; `bench ops` has its own file."""
     parser = commands.add_parser("bench", help="measure the engine")
     kinds = parser.add_subparsers(title="what to measure", dest="kind", required=True, metavar="WHAT")
     throughput = kinds.add_parser("throughput", help="many requests at once: tokens a second")
@@ -34,6 +35,7 @@ def add_parser(commands: Any) -> None:
         each.add_argument("--json", action="store_true", help="print one JSON object")
         add_engine_options(each)
         each.set_defaults(run=run)
+    cli_bench_ops.add_parser(kinds)
 
 
 def run(arguments: argparse.Namespace) -> int:

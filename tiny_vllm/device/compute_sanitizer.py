@@ -58,7 +58,7 @@ def find_sanitizer() -> str:
 def command(sanitizer: str, tool: str, log: Path, program: Sequence[str]) -> list[str]:
     """The command line that runs a program under a tool, with the tool's words in a file of their own."""
     padding = ("--padding", str(PADDING)) if tool == "memcheck" else ()
-    return [sanitizer, "--tool", tool, *padding, "--log-file", str(log), "--show-backtrace", "device", *program]
+    return [sanitizer, "--tool", tool, "--log-file", str(log), "--show-backtrace", "device", *padding, *program]
 
 
 def parse(text: str) -> list[Finding]:

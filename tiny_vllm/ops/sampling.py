@@ -66,9 +66,13 @@ class SamplingKernels:
         self._device.copy_in(self._rows[:count], rows.view(np.int32).reshape(count, -1))
         if rows["is_adjusted"].any():
             self._adjust(logits, biases)
-        if rows["is_filtered"].any():
-            arguments = (logits, self._adjusted, self._rows, self._lowest_keys, self._last_ids, vocabulary)
-            self._launch("filter", (count,), self._threads, arguments)
+        self.draw(logits, bool(rows["is_filtered"].any()), out)
+
+    def draw(self, logits: Array, is_filtered: bool, out: Array) -> None:
+        """The launches alone, for rows that a call has set: a captured graph can hold them. is_filtered: any row."""
+        if is_filtered:
+            arguments = (logits, self._adjusted, self._rows, self._lowest_keys, self._last_ids, self.vocab_size)
+            self._launch("filter", (len(logits),), self._threads, arguments)
         self._draw(logits, out)
 
     def _adjust(self, logits: Array, biases: list[tuple[int, float]]) -> None:
