@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import DATA
@@ -98,7 +101,7 @@ def test_an_error_in_the_middle(llm, monkeypatch, error):
     with pytest.raises(type(error)):
         llm.generate(prompts(6), GREEDY)
     monkeypatch.setattr(model, "forward", forward)
-    with pytest.raises(UserError, match="an error in another request's step has ended this stream too"):
+    with pytest.raises(UserError, match="an error in another request's step has ended this answer too"):
         list(stream)
     assert llm.stats().num_used_blocks == 0
     assert_right(prompts(6), llm.generate(prompts(6), GREEDY))
@@ -128,8 +131,17 @@ def test_a_bar_on_a_terminal_only(llm, capsys, monkeypatch):
         ({"async_scheduling": 0}, "async_scheduling is 0; give True, False or None"),
         ({"scheduler": 3}, "scheduler is 3; give a class or a function that makes one"),
         ({"block_pool": "big"}, "block_pool is 'big'; give a class"),
+        (
+            {"block_pool": lambda *_: None},
+            "block_pool made None, which lacks block_size, num_free, allocate, free; the",
+        ),
+        (
+            {"scheduler": lambda *_, **__: 3},
+            "scheduler made 3, which lacks add, abort, schedule, update; the protocols",
+        ),
         ({"sampler": max}, r"sampler is .*max.*; give an object with sample\(logits, requests\)"),
         ({"num_gpu_blocks_override": 10**12}, "num_gpu_blocks_override is 1000000000000: they take"),
+        ({"max_num_seqs": 10**30}, r"max_num_seqs is 10+: their logits .* the largest that fits is \d+"),
     ],
 )
 def test_mistakes_in_the_settings(settings, message, where):
@@ -183,3 +195,50 @@ def first_difference_is_a_tie(one: Any, two: Any) -> bool:
             assert best - second < 1e-3, f"token {index} of the answer is another one in company"
             return True
     return False
+
+
+def test_settings_may_be_numpys(where):
+    settings: dict[str, Any] = {
+        "max_model_len": np.int64(64),
+        "max_num_seqs": np.int32(2),
+        "gpu_memory_utilization": np.float32(0.5),
+    }
+    with LLM(TINY, dtype="float32", device=where, **settings) as llm:
+        assert_right(prompts(3), llm.generate(prompts(3), GREEDY))
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_gpu_blocks_override": 10}, {"max_num_seqs": 1}])
+def test_a_checkpoint_of_a_length_that_no_memory_holds(where, settings, tmp_path):
+    """The error comes before the tables for such a length are made."""
+    folder = shutil.copytree(TINY, tmp_path / "long")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2 * 10**9}))
+    with pytest.raises(UserError, match=r"max_model_len is 2000000000: .* the largest that fits is \d+$") as caught:
+        LLM(folder, device=where, **settings)
+    assert int(str(caught.value).split()[-1]) > 10000
+
+
+def test_threads_share_an_llm(llm):
+    """Streams and batches of four threads, all of them right; sys.setswitchinterval makes them change often."""
+    failed: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        items = prompts(20)[seed::4]
+        try:
+            assert_right(items, llm.generate(items, GREEDY))
+            assert_right(items, [list(llm.stream(item, GREEDY))[-1] for item in items])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failed and not any(thread.is_alive() for thread in threads)
+    assert llm.stats().num_used_blocks == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tiny_vllm.errors import UserError
@@ -102,3 +103,18 @@ def test_what_is_greedy_and_what_has_penalties():
         params: dict[str, Any] = {name: 1.1}
         assert SamplingParams(**params).has_penalties
     assert not SamplingParams().has_penalties
+
+
+def test_numbers_of_numpy_are_numbers():
+    given: dict[str, Any] = {
+        "temperature": np.float32(0.5), "max_tokens": np.int64(3), "seed": np.uint64(MAX_SEED), "top_k": np.int32(4),
+        "stop_token_ids": [np.int64(7)], "logit_bias": {np.int64(3): np.float32(1.5)},
+    }  # fmt: skip
+    params = SamplingParams(**given)
+    assert params == SamplingParams(0.5, 3, seed=MAX_SEED, top_k=4, stop_token_ids=[7], logit_bias={3: 1.5})
+    assert {type(params.max_tokens), type(params.seed), type(params.stop_token_ids[0])} == {int}
+
+
+def test_more_answers_than_anyone_reads():
+    with pytest.raises(UserError, match="n is 1000000000; give a whole number of at least 1 and at most 16384"):
+        SamplingParams(n=10**9)

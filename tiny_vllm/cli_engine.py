@@ -18,6 +18,7 @@ SETTINGS = (
     "enable_prefix_caching",
     "enforce_eager",
     "async_scheduling",
+    "batch_invariant",
 )
 
 
@@ -58,6 +59,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--enable-prefix-caching", action=flag, default=True, help="share blocks of a common beginning")
     group.add_argument("--enforce-eager", action=flag, help="no CUDA graphs (default on the emulator)")
     group.add_argument("--async-scheduling", action=flag, help="plan a step while one runs (default on a GPU)")
+    group.add_argument(
+        "--batch-invariant", action="store_true", help="the same bits for a request in any batch; slower"
+    )
 
 
 def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:

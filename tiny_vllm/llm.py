@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import itertools
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from tiny_vllm.engine.engine_args import EngineArgs
 from tiny_vllm.engine.inputs import as_conversations, as_list, pair_params
 from tiny_vllm.engine.llm_engine import EngineStats, LLMEngine
 from tiny_vllm.engine.progress import progress_bar
-from tiny_vllm.engine.settings import OpsFactory, check_choices, resolve_device, resolve_length, resolve_ops
+from tiny_vllm.engine.settings import OpsFactory, check_choices, choose_ops, resolve_device, resolve_length, resolve_ops
+from tiny_vllm.engine.shared_engine import SharedEngine
 from tiny_vllm.errors import UserError
 from tiny_vllm.models.chat_template import Messages
 from tiny_vllm.models.config import ModelConfig
@@ -28,7 +28,7 @@ from tiny_vllm.models.hub import resolve_model
 from tiny_vllm.models.tokenizer import Tokenizer
 from tiny_vllm.models.weights import load_weights, weight_bytes
 from tiny_vllm.ops.base import Ops
-from tiny_vllm.types import Request, RequestOutput, Sampler, SamplingParams
+from tiny_vllm.types import RequestOutput, Sampler, SamplingParams
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 
@@ -58,8 +58,11 @@ class LLM:
         answers are the same.
     scheduler, block_pool: what stands in for the engine's own: callables with the signatures of Scheduler and
         PrefixCachingBlockPool, that make what the protocols of types.py say. sampler: an object, likewise.
+    batch_invariant: a request's logits have the same bits alone, in any batch, in any chunks; slower, and `ops` is left
+        out (docs/batch_invariance.md).
 
-    UserError names what is wrong with any of these. A context manager: close() gives the memory back.
+    UserError names what is wrong with any of these. A context manager: close() gives the memory back. Threads may share
+    an LLM.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class LLM:
         scheduler: Callable[..., Any] | None = None,
         block_pool: Callable[..., Any] | None = None,
         sampler: Sampler | None = None,
+        batch_invariant: bool = False,
     ) -> None:
         args = EngineArgs(
             max_model_len,
@@ -97,17 +101,18 @@ class LLM:
             sampler,
         )
         check_choices(dtype, ops)
+        ops = choose_ops(ops, batch_invariant)
         self.device = resolve_device(device, ops)
         folder = resolve_model(model)
         self.model = str(model)
         self.config = ModelConfig.from_folder(folder)
         self.dtype = resolve_dtype(dtype, self.config, self.device)
         self.max_model_len = resolve_length(max_model_len, self.config)
-        self._request_ids = itertools.count()
-        self._sinks: dict[str, Callable[[RequestOutput], None]] = {}
+        self._ids = map(str, itertools.count())
         self._tokenizer = Tokenizer.from_folder(folder)
         try:
             self._engine = self._load(folder, ops, args)
+            self._shared = SharedEngine(self._engine)
         except (UserError, MemoryError) as error:
             traceback.clear_frames(error.__traceback__)  # a notebook keeps the traceback, and so would keep the weights
             _give_back(self.device)
@@ -136,26 +141,9 @@ class LLM:
         self._engine.check_open()
         items = as_list(prompts)
         params = pair_params(len(items), sampling_params)
-        requests = [self._engine.make_request(self._next_id(), *each) for each in zip(items, params, strict=True)]
+        requests = [self._engine.make_request(next(self._ids), *each) for each in zip(items, params, strict=True)]
         with progress_bar(len(requests), use_tqdm) as bar:
-            return self._run(requests, bar)
-
-    def _run(self, requests: list[Request], bar: Any) -> list[RequestOutput]:
-        results: dict[str, RequestOutput] = {}
-
-        def take(output: RequestOutput) -> None:
-            results[output.request_id] = output
-            bar.update()
-
-        try:
-            for request in requests:
-                self._engine.add_request(request.request_id, request, final_only=True)
-                self._sinks[request.request_id] = take
-            while len(results) < len(requests):
-                self._step()
-        finally:  # Ctrl-C, or an error: nothing of these requests stays behind
-            self._drop([request.request_id for request in requests])
-        return [results[request.request_id] for request in requests]
+            return self._shared.collect(requests, bar.update)
 
     def chat(
         self,
@@ -181,38 +169,7 @@ class LLM:
         """
         self._engine.check_open()
         [params] = pair_params(1, sampling_params)
-        return self._stream(self._engine.make_request(self._next_id(), prompt, params))
-
-    def _stream(self, request: Request) -> Iterator[RequestOutput]:
-        outputs: deque[RequestOutput] = deque()
-        self._engine.add_request(request.request_id, request)
-        self._sinks[request.request_id] = outputs.append
-        try:
-            while True:
-                while not outputs:
-                    self._check_unfinished(request.request_id)
-                    self._step()
-                output = outputs.popleft()
-                yield output
-                if output.finished:
-                    return
-        finally:
-            self._drop([request.request_id])
-
-    def _step(self) -> None:
-        for output in self._engine.step():
-            if output.request_id in self._sinks:
-                self._sinks[output.request_id](output)
-
-    def _check_unfinished(self, request_id: str) -> None:
-        if not self._engine.is_unfinished(request_id):
-            raise UserError("an error in another request's step has ended this stream too; start it again")
-
-    def _drop(self, request_ids: list[str]) -> None:
-        for request_id in request_ids:
-            self._sinks.pop(request_id, None)
-            if not self._engine.closed:
-                self._engine.abort_request(request_id)
+        return self._shared.stream(self._engine.make_request(next(self._ids), prompt, params))
 
     def warm_up(self) -> None:
         """Capture all CUDA graphs now; otherwise each is captured when a batch of its size comes a second time."""
@@ -220,7 +177,7 @@ class LLM:
 
     def stats(self) -> EngineStats:
         """Requests, blocks and tokens, of this moment and since the start."""
-        return self._engine.stats()
+        return self._shared.stats()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -230,7 +187,7 @@ class LLM:
     def close(self) -> None:
         """Give the memory back; a second call does nothing."""
         if not self._engine.closed:
-            self._engine.close()
+            self._shared.close()
             _give_back(self.device)
 
     def __enter__(self) -> LLM:
@@ -239,9 +196,6 @@ class LLM:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _next_id(self) -> str:
-        return str(next(self._request_ids))
 
 
 def _give_back(device: Device) -> None:

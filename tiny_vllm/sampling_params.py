@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any
 
 from tiny_vllm.errors import UserError
@@ -12,6 +13,7 @@ from tiny_vllm.errors import UserError
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
 MAX_STOP_TOKEN_IDS = 128
+MAX_N = 16384  # as in vLLM: each of the n answers is a request of its own
 MAX_SEED = 2**64 - 1
 
 
@@ -64,6 +66,8 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, plain_number(value))
         self._check_choice()
         self._check_end()
         for name in ("logprobs", "prompt_logprobs"):
@@ -85,7 +89,7 @@ class SamplingParams:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     def _check_choice(self) -> None:
-        _check_integer("n", self.n, 1)
+        _check_integer("n", self.n, 1, MAX_N)
         _check_number("temperature", self.temperature, 0)
         if self.n > 1 and self.temperature < 1e-5:
             raise UserError(f"n is {self.n} and temperature {self.temperature:g}: {self.n} equal answers; give n=1")
@@ -112,6 +116,7 @@ class SamplingParams:
         if not _is_sequence(stops) or not all(isinstance(text, str) and text for text in stops):
             raise UserError(f"stop is {self.stop!r}; give a text, or a list of texts, none of them empty")
         ids = self.stop_token_ids
+        ids = [plain_number(i) for i in ids] if _is_sequence(ids) else ids
         if not _is_sequence(ids) or not all(_is_integer(i) and i >= 0 for i in ids) or len(ids) > MAX_STOP_TOKEN_IDS:
             raise UserError(f"stop_token_ids is {ids!r:.200}; give a list of token ids, at most {MAX_STOP_TOKEN_IDS}")
         object.__setattr__(self, "stop", tuple(stops))  # a caller may change its list later
@@ -123,10 +128,18 @@ def _checked_bias(bias: Any) -> dict[int, float]:
         raise UserError(f"logit_bias is {bias!r:.200}; give {{token id: number from -100 to 100}}")
     if len(bias) > MAX_LOGIT_BIASES:
         raise UserError(f"logit_bias has {len(bias)} token ids; give at most {MAX_LOGIT_BIASES}")
+    bias = {plain_number(token_id): plain_number(value) for token_id, value in bias.items()}
     for token_id, value in bias.items():
         _check_integer("a token id of logit_bias", token_id, 0)
         _check_number(f"logit_bias of token id {token_id}", value, -100, 100)
-    return dict(bias)
+    return bias
+
+
+def plain_number(value: Any) -> Any:
+    """A number of another library, such as NumPy's, as Python's own; anything else as it is."""
+    if isinstance(value, Integral):
+        return value if isinstance(value, bool) else int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 def _check_number(name: str, value: Any, low: float, high: float = float("inf"), but_not_low: bool = False) -> None:

@@ -198,6 +198,13 @@ class PrefixCache(Protocol):
     def cache(self, blocks: list[int], index: int, token_ids: list[int]) -> None: ...
 
 
+@runtime_checkable
+class Resettable(Protocol):
+    """What a scheduler, block pool or sampler has besides if an error in the middle of a step need not be its end."""
+
+    def reset(self) -> None: ...
+
+
 class Sampler(Protocol):
     """Draws the next token of each request from its float32 logits (chapter 10; a student's can stand in)."""
 

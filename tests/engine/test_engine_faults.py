@@ -15,6 +15,7 @@ INPUTS, TABLES, GRAPHS = "engine/step_inputs.py", "engine/block_tables.py", "eng
 RUNNER, ENGINE, DRAWS = "engine/runner.py", "engine/llm_engine.py", "engine/draws.py"
 OUTPUT, KERNELS = "engine/output_processor.py", "../kernels/step_inputs.cu"
 BY_RUNNER, BY_ENGINE, BY_ANSWERS = "test_runner.py", "test_llm_engine.py", "test_llm_engine_answers.py"
+BY_ERRORS = "test_llm_engine_errors.py"
 
 
 @dataclass(frozen=True)
@@ -169,18 +170,42 @@ FAULTS = [
     Fault(
         "an abort does not reach the scheduler",
         ENGINE,
-        "            if not answer.finished:\n                parts.scheduler.abort(answer.request.request_id)\n",
-        "            if not answer.finished:\n",
+        "                    parts.scheduler.abort(answer.request.request_id)\n",
+        "",
         BY_ENGINE,
         "test_abort_in_every_state",
     ),
     Fault(
         "an error leaves its requests behind",
         ENGINE,
-        "for answer in list(self._answers.values()):",
-        "for answer in list(self._answers.values())[1:]:",
+        "            parts.reset()\n",
+        "",
         BY_ENGINE,
         "test_an_error_in_a_step",
+    ),
+    Fault(
+        "an error leaves the block tables as they are",
+        "engine/parts.py",
+        "        self.runner.inputs.tables.reset()\n",
+        "",
+        BY_ERRORS,
+        "test_an_interrupt_that_loses_a_row",
+    ),
+    Fault(
+        "an error leaves the prefix cache as it is",
+        "engine/scheduler.py",
+        "            self.pool.reset()\n",
+        "            pass\n",
+        BY_ERRORS,
+        "test_an_interrupt_at_any_line",
+    ),
+    Fault(
+        "a sampler's ids are believed",
+        DRAWS,
+        "not all(0 <= token_id < vocab_size for token_id in ids)",
+        "False",
+        BY_ERRORS,
+        "test_a_sampler_that_gives_no_ids",
     ),
     Fault(
         "nobody looks for lost blocks",

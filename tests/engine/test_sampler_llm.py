@@ -49,7 +49,7 @@ def changed(**params: Any) -> SamplingParams:
 def test_top_k_1_is_temperature_0(llm):
     """Hazard row: temperature 0 wanted; top_k=1 differs from temperature 0."""
     assert answer(llm, GREEDY).token_ids == PROMPTS[2]["tokens"][:20]
-    for params in ({"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-9}):
+    for params in ({"top_k": 1}, {"top_p": 1e-9}, {"top_p": 1e-320}, {"temperature": 1e-9}):
         drawn = changed(**{"temperature": 1.3, "seed": 4, **params})
         assert answer(llm, drawn).token_ids == PROMPTS[2]["tokens"][:20]
 
@@ -159,3 +159,12 @@ def test_the_command_line_takes_the_same(where, capsys):
     assert run("--stop", "never comes", "--stop", stop)["text"] == plain["text"][: plain["text"].index(stop)]
     assert cli.main(["generate", "--top-p", "0", "Hello"]) == 2
     assert "top_p is 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [10**400, 1e300, 1e-300])
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_float32(llm, value):
+    """They reach the kernel as the nearest number that it has."""
+    for params in ({"repetition_penalty": value}, {"temperature": value}):
+        found = [answer(llm, changed(**{"temperature": 1.0, "seed": 4, **params})).token_ids for _ in range(2)]
+        assert found[0] == found[1] and len(found[0]) == 20

@@ -29,9 +29,13 @@ class PrefixCachingBlockPool:
             if type(value) is not int or value < 1:
                 raise UserError(f"{name} is {value!r}; give a whole number of at least 1")
         self.num_blocks, self.block_size, self.enable_prefix_caching = num_blocks, block_size, enable_prefix_caching
-        self._references = [0] * num_blocks
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # the next one to give away first
-        self._prefix = [UNKNOWN] * num_blocks  # the number of the prefix that ends with this block
+        self.reset()
+
+    def reset(self) -> None:
+        """All blocks are free, and no prefix is known."""
+        self._references = [0] * self.num_blocks
+        self._free = OrderedDict.fromkeys(range(self.num_blocks))  # the next one to give away first
+        self._prefix = [UNKNOWN] * self.num_blocks  # the number of the prefix that ends with this block
         self._key: dict[int, Key] = {}  # for blocks that lookup can find
         self._block: dict[Key, int] = {}  # and back
         self._last_prefix = ROOT

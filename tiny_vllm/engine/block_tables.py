@@ -25,12 +25,16 @@ class BlockTables:
 
     def __init__(self, device: Device, num_rows: int, width: int) -> None:
         self._device, self._library = device, KernelLibrary(device, np.float32)
-        self._tables: dict[str, list[int]] = {}
-        self._rows: OrderedDict[str, int] = OrderedDict()  # the longest unused first
-        self._free_rows = list(range(num_rows))[::-1]
         self._all = device.zeros((num_rows, width), np.int32)
         self._of_step = device.zeros((num_rows, width), np.int32)
         self._updates = device.zeros((2 * UPDATES,), np.int32)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all requests."""
+        self._tables: dict[str, list[int]] = {}
+        self._rows: OrderedDict[str, int] = OrderedDict()  # the longest unused first
+        self._free_rows = list(range(len(self._all)))[::-1]
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""

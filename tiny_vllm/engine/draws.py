@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -11,8 +12,9 @@ import numpy as np
 from tiny_vllm.engine.logprobs import Logprobs
 from tiny_vllm.engine.output_processor import Answer
 from tiny_vllm.engine.runner import Runner
+from tiny_vllm.errors import UserError
 from tiny_vllm.models.tokenizer import Tokenizer
-from tiny_vllm.types import Array, Logprob, Request, Sampler, ScheduledRequest, StepPlan
+from tiny_vllm.types import Array, Logprob, Request, Resettable, Sampler, ScheduledRequest, StepPlan
 
 
 @runtime_checkable
@@ -49,6 +51,11 @@ class Drawer:
         self._runner, self._sampler, self._tokenizer = runner, sampler, tokenizer
         self._compute = Logprobs(runner.device, runner.num_rows)
 
+    def reset(self) -> None:
+        """The sampler forgets all requests, if it remembers any."""
+        if isinstance(self._sampler, Resettable):
+            self._sampler.reset()
+
     def draw_ahead(self, plan: StepPlan, logits: Array, requests: list[Request]) -> Draw | None:
         """Launch the draw and wait for nothing; None where the sampler, or a log-probability, needs the host now."""
         if not isinstance(self._sampler, AheadSampler) or any(r.params.logprobs is not None for r in requests):
@@ -64,7 +71,7 @@ class Drawer:
         """Draw now; every earlier token of these requests is known."""
         if not requests:
             return Draw(plan, [], {})
-        ids = [int(token_id) for token_id in self._sampler.sample(logits, requests)]
+        ids = _checked_ids(self._sampler.sample(logits, requests), len(requests), logits.shape[1])
         self._runner.device.copy_in(self._runner.last_ids[: len(ids)], np.array(ids, np.int32))
         counts = [request.params.logprobs for request in requests]
         found = self._logprobs(logits, ids, counts, [request.params.detokenize for request in requests])
@@ -103,3 +110,14 @@ class Drawer:
             if not wanted:
                 found[row] = {token: replace(each, decoded_token=None) for token, each in found[row].items()}
         return found
+
+
+def _checked_ids(found: Any, count: int, vocab_size: int) -> list[int]:
+    """What a sampler gave, which may be a student's: a wrong id would be read as a row of the embedding."""
+    try:
+        ids = [operator.index(token_id) for token_id in found]
+    except TypeError:
+        ids = []
+    if len(ids) != count or not all(0 <= token_id < vocab_size for token_id in ids):
+        raise UserError(f"the sampler gave {found!r:.80} for {count} rows; give {count} ids from 0 to {vocab_size - 1}")
+    return ids

@@ -11,7 +11,9 @@ from tiny_vllm.engine.block_pool import PrefixCachingBlockPool
 from tiny_vllm.engine.draws import Drawer
 from tiny_vllm.engine.inputs import RequestMaker
 from tiny_vllm.engine.kv_cache import BLOCK_SIZE, CacheSize
-from tiny_vllm.engine.llm_engine import LLMEngine, Parts
+from tiny_vllm.engine.llm_engine import LLMEngine
+from tiny_vllm.engine.memory_check import check_memory
+from tiny_vllm.engine.parts import Parts
 from tiny_vllm.engine.runner import Runner
 from tiny_vllm.engine.sampler import TokenSampler
 from tiny_vllm.engine.scheduler import Scheduler
@@ -21,6 +23,7 @@ from tiny_vllm.models.config import ModelConfig
 from tiny_vllm.models.tokenizer import Tokenizer
 from tiny_vllm.models.weights import LlamaWeights
 from tiny_vllm.ops.base import Ops
+from tiny_vllm.sampling_params import plain_number
 from tiny_vllm.types import Sampler
 
 # On the emulator a step of 16 requests already takes a second for a real model; a GPU is hardly busy with them.
@@ -46,6 +49,8 @@ class EngineArgs:
     sampler: Any = None
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, plain_number(value))
         for name in ("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override"):
             _check_count(name, getattr(self, name), optional=True)
         _check_count("block_size", self.block_size)
@@ -72,6 +77,7 @@ class EngineArgs:
         size = CacheSize(
             self.block_size, max_model_len, max_num_seqs, self.gpu_memory_utilization, self.num_gpu_blocks_override
         )
+        check_memory(device, config, ops.dtype, size)
         # Before the cache, which is measured by what is left
         sampler = self._make_sampler(device, config, max_model_len, max_num_seqs)
         # On the emulator a graph saves little, and a lesson's NumPy operations cannot be captured
@@ -80,6 +86,7 @@ class EngineArgs:
         pool = (self.block_pool or PrefixCachingBlockPool)(
             runner.cache.num_blocks, self.block_size, self.enable_prefix_caching
         )
+        _check_made("block_pool", pool, ("block_size", "num_free", "allocate", "free"))
         scheduler = (self.scheduler or Scheduler)(
             pool,
             max_num_seqs=max_num_seqs,
@@ -87,6 +94,7 @@ class EngineArgs:
             max_model_len=max_model_len,
             eos_token_ids=config.eos_token_ids,
         )
+        _check_made("scheduler", scheduler, ("add", "abort", "schedule", "update"))
         maker = RequestMaker(tokenizer, config.vocab_size, max_model_len)
         # A student's scheduler may know nothing of tokens in flight
         usual = device.name == "cuda" and self.scheduler is None
@@ -98,6 +106,12 @@ class EngineArgs:
         if self.sampler is None:
             return TokenSampler(device, config.vocab_size, max_model_len, num_rows, config.eos_token_ids)
         return self.sampler() if isinstance(self.sampler, type) else self.sampler
+
+
+def _check_made(name: str, made: Any, needed: tuple[str, ...]) -> None:
+    missing = ", ".join(each for each in needed if not hasattr(made, each))
+    if missing:
+        raise UserError(f"{name} made {made!r:.60}, which lacks {missing}; the protocols of types.py say what it needs")
 
 
 def _check_count(name: str, value: Any, optional: bool = False) -> None:

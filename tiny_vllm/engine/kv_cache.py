@@ -55,6 +55,12 @@ class CacheSize:
             raise UserError(self._too_long(device, budget, longest * block_bytes, fitting * self.block_size))
         return min(fitting, longest * self.max_num_seqs)
 
+    def longest(self, device: Device, block_bytes: int) -> int:
+        """The largest max_model_len that the memory free now could hold; with an override, the checkpoint's own."""
+        if self.num_gpu_blocks_override is not None:
+            return self.max_model_len
+        return self._budget(device) // block_bytes * self.block_size + 1
+
     def _budget(self, device: Device) -> int:
         """Bytes that the cache may take."""
         free, total = device.memory_info()

@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from tiny_vllm.engine.draws import Draw, Drawer
+from tiny_vllm.engine.draws import Draw
 from tiny_vllm.engine.engine_stats import Counted, EngineStats, engine_stats
-from tiny_vllm.engine.inputs import RequestMaker
+from tiny_vllm.engine.inputs import RequestMaker, pair_params
 from tiny_vllm.engine.output_processor import Answer, Group
-from tiny_vllm.engine.runner import Runner
+from tiny_vllm.engine.parts import Parts
 from tiny_vllm.errors import UserError
 from tiny_vllm.models.tokenizer import Tokenizer
-from tiny_vllm.types import BlockPool, Request, RequestOutput, SamplingParams, Scheduler
-
-
-@dataclass
-class Parts:
-    """What an engine is made of; gone after close()."""
-
-    runner: Runner
-    scheduler: Scheduler
-    pool: BlockPool
-    drawer: Drawer
-
-    def finish(self, request: Request) -> None:
-        """End a request for a reason that the scheduler cannot see."""
-        if isinstance(self.scheduler, FinishingScheduler):
-            self.scheduler.finish(request.request_id, "stop")
-        else:
-            self.scheduler.abort(request.request_id)
-
-
-@runtime_checkable
-class FinishingScheduler(Protocol):
-    """A scheduler that can be told why a request ends; another one is told to abort it."""
-
-    def finish(self, request_id: str, finish_reason: str) -> None: ...
+from tiny_vllm.types import Request, RequestOutput, Resettable, SamplingParams
 
 
 class LLMEngine:
     """Continuous batching: add_request at any time, step until has_unfinished_requests is False.
+
+    For one thread at a time; SharedEngine lets several take turns.
 
     eos_token_ids: they end an answer. async_scheduling: plan and launch each step before the ids of the one before are
     known (depth one), so that the device never waits for Python. The answers are the same.
@@ -64,6 +41,7 @@ class LLMEngine:
         self._groups: dict[str, Group] = {}  # by the caller's request id
         self._answers: dict[str, Answer] = {}  # by the scheduler's: n of them a group
         self._in_flight: Draw | None = None
+        self._is_stepping = False
         self._num_steps = self._num_prompt_tokens = self._num_generated_tokens = 0
         self._seconds = 0.0
 
@@ -72,6 +50,7 @@ class LLMEngine:
     def make_request(self, request_id: str, prompt: Any, params: SamplingParams) -> Request:
         """A request that can run, not yet added; UserError says what is wrong with it."""
         limits = getattr(self.check_open().scheduler, "limits", None)
+        [params] = pair_params(1, params)
         request = self.maker.make(request_id, prompt, params)
         if limits is not None:
             limits.check(request)
@@ -87,6 +66,8 @@ class LLMEngine:
         scheduler = self.check_open().scheduler
         if not isinstance(prompt, Request):
             prompt = self.make_request(request_id, prompt, params or SamplingParams())
+        if prompt.request_id != request_id or prompt.output_token_ids or prompt.finish_reason:
+            raise UserError(f"request {request_id!r} is another one's, or has run already; make a new one")
         group = Group(prompt, final_only)
         answers = {answer.request.request_id: answer for answer in group.fork(self.tokenizer)}
         if request_id in self._groups or answers.keys() & self._answers.keys():
@@ -104,10 +85,14 @@ class LLMEngine:
     def abort_request(self, request_id: str) -> None:
         """End a request, whatever it is at; nothing more is heard of it. Nothing happens if it has ended."""
         parts, group = self.check_open(), self._groups.pop(request_id, None)
-        for answer in group.answers if group else []:
-            if not answer.finished:
-                parts.scheduler.abort(answer.request.request_id)
-                self._forget(parts, answer)
+        try:
+            for answer in group.answers if group else []:
+                if not answer.finished:
+                    parts.scheduler.abort(answer.request.request_id)
+                    self._forget(parts, answer)
+        except BaseException as error:
+            self._abandon(parts, error)
+            raise
 
     def is_unfinished(self, request_id: str) -> bool:
         """Whether more will be heard of this request."""
@@ -127,13 +112,20 @@ class LLMEngine:
         engine goes on with new requests, or is closed if the device itself has failed.
         """
         parts, start = self.check_open(), time.perf_counter()
+        if self._is_stepping:
+            raise UserError("a step is asked for in the middle of a step; a sampler, scheduler or pool cannot do that")
+        self._is_stepping = True
         try:
             outputs = self._outputs(parts, self._advance(parts))
             if not self._groups:
                 self._settle(parts)
         except BaseException as error:
+            if self.closed and isinstance(error, Exception):  # close() was called in the middle of the step
+                raise UserError(self._closed_because) from error
             self._abandon(parts, error)
             raise
+        finally:
+            self._is_stepping = False
         self._seconds += time.perf_counter() - start
         return outputs
 
@@ -176,7 +168,7 @@ class LLMEngine:
         return [group.output() for group in groups if group.finished or not group.final_only]
 
     def _forget(self, parts: Parts, answer: Answer) -> None:
-        del self._answers[answer.request.request_id]
+        self._answers.pop(answer.request.request_id, None)
         parts.runner.forget(answer.request.request_id)
 
     def _settle(self, parts: Parts) -> None:
@@ -186,14 +178,16 @@ class LLMEngine:
 
     def _abandon(self, parts: Parts, error: BaseException) -> None:
         self._in_flight = None
+        requests = [answer.request for answer in self._answers.values()]
+        self._answers.clear()
+        self._groups.clear()
         try:
-            for answer in list(self._answers.values()):
-                parts.scheduler.abort(answer.request.request_id)
-                self._forget(parts, answer)
-            self._groups.clear()
-            parts.runner.device.synchronize()
+            if not isinstance(parts.scheduler, Resettable):
+                for request in requests:
+                    parts.scheduler.abort(request.request_id)
+            parts.reset()
             whole = parts.pool.num_free == self._num_blocks
-        except Exception:
+        except BaseException:  # a student's part, the device, or Ctrl-C again
             whole = False
         if not whole:
             self.close()

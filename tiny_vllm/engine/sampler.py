@@ -19,7 +19,7 @@ from tiny_vllm.sampling_params import MAX_LOGIT_BIASES, MAX_STOP_TOKEN_IDS
 from tiny_vllm.types import Array, Request, SamplingParams
 
 Bias = tuple[int, float]
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST, SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 
 
 class TokenSampler:
@@ -65,6 +65,10 @@ class TokenSampler:
                 self._kernels(logits, self._rows(requests, biases), [b for each in biases for b in each], out)
         return True
 
+    def reset(self) -> None:
+        """Forget all requests."""
+        self._history.reset()
+
     def _biases_of(self, request: Request) -> list[Bias]:
         """(token id, what is added to its logit), each id once; -inf for what may not come yet."""
         params = request.params
@@ -105,13 +109,13 @@ class TokenSampler:
     def _set_filters(self, row: np.void, params: SamplingParams) -> None:
         row["is_filtered"] = 1
         row["top_k"] = min(params.top_k if params.top_k > 0 else self.vocab_size, self.vocab_size)
-        row["top_p"], row["min_p"] = params.top_p, params.min_p
+        row["top_p"], row["min_p"] = max(params.top_p, SMALLEST), params.min_p
 
 
 def _set_penalties(row: np.void, request: Request, slot: int) -> None:
     params = request.params
     row["is_adjusted"] = 1
-    row["repetition_penalty"] = params.repetition_penalty
+    row["repetition_penalty"] = min(max(params.repetition_penalty, SMALLEST), LARGEST)
     row["presence_penalty"], row["frequency_penalty"] = params.presence_penalty, params.frequency_penalty
     row["slot"], row["num_prompt"] = slot, len(request.prompt_token_ids)
     row["num_known"] = request.num_tokens

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tiny_vllm.engine.limits import Limits
 from tiny_vllm.errors import UserError
-from tiny_vllm.types import IN_FLIGHT, BlockPool, PrefixCache, Request, ScheduledRequest, StepPlan
+from tiny_vllm.types import IN_FLIGHT, BlockPool, PrefixCache, Request, Resettable, ScheduledRequest, StepPlan
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,15 @@ class Scheduler:
         if request is not None:
             self._give_up_blocks(request)
             request.finish_reason = finish_reason
+
+    def reset(self) -> None:
+        """Forget all requests and prefixes: after an error, or Ctrl-C, that may have come in the middle of anything."""
+        for requests in (self.running, self.waiting):
+            for request in requests.values():
+                request.finish_reason = "abort"
+            requests.clear()
+        if isinstance(self.pool, Resettable):
+            self.pool.reset()
 
     def schedule(self) -> StepPlan:
         """Plan a step: the running requests in order, then those waiting. Empty if nothing can go on before update.

@@ -14,6 +14,8 @@ from tiny_vllm.errors import UserError
 from tiny_vllm.models.config import ModelConfig
 from tiny_vllm.ops import make_ops
 from tiny_vllm.ops.base import Ops
+from tiny_vllm.ops.invariant import InvariantOps
+from tiny_vllm.sampling_params import plain_number
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 OPS_NAMES = ("tuned", "reference")
@@ -32,6 +34,17 @@ def check_choices(dtype: Any, ops: Any) -> None:
         )
 
 
+def choose_ops(ops: str | Ops | OpsFactory | None, batch_invariant: Any) -> str | Ops | OpsFactory | None:
+    """The set of operations that the two settings ask for; another set than our own holds no such promise."""
+    if not isinstance(batch_invariant, bool):
+        raise UserError(f"batch_invariant is {batch_invariant!r}; give True or False")
+    if batch_invariant and ops not in (None, "tuned"):
+        raise UserError(
+            f"batch_invariant=True runs operations of its own, and ops is {ops!r:.60}; leave one of them out"
+        )
+    return InvariantOps if batch_invariant else ops
+
+
 def resolve_device(name: str, ops: Any) -> Device:
     """The device by its name; an Ops object brings its own, which the name may not contradict."""
     if not isinstance(ops, Ops):
@@ -43,7 +56,7 @@ def resolve_device(name: str, ops: Any) -> Device:
 
 def resolve_length(max_model_len: int | None, config: ModelConfig) -> int:
     """The length of prompt and answer together, by default the checkpoint's own limit."""
-    limit = config.max_position_embeddings
+    limit, max_model_len = config.max_position_embeddings, plain_number(max_model_len)
     if max_model_len is None:
         return limit
     if type(max_model_len) is not int or not 2 <= max_model_len <= limit:

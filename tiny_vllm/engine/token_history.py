@@ -29,8 +29,12 @@ class TokenHistory:
 
     def __init__(self, device: Device, array: Array) -> None:
         self._device, self._array = device, array
+        self.reset()
+
+    def reset(self) -> None:
+        """All rows are free."""
         # Least recently used first. A slot keeps its request alive, so no other one has the same id()
-        self._slots: OrderedDict[int, _Slot] = OrderedDict((-1 - row, _Slot(row)) for row in range(len(array)))
+        self._slots = OrderedDict((-1 - row, _Slot(row)) for row in range(len(self._array)))
 
     def place(self, requests: list[Request]) -> list[int]:
         """A row for each request; it holds the request's known tokens but the newest, which the ROW brings."""
