@@ -236,12 +236,13 @@ def test_mistakes_in_the_settings(settings, message, where):
 
 def test_a_cache_that_does_not_fit(where, monkeypatch, device):
     monkeypatch.setattr(device, "memory_info", lambda: (2_000_000, 4_000_000))
+    limits: dict[str, Any] = {"max_num_seqs": 16, "max_num_batched_tokens": 64}
     before = count_weights()
     with pytest.raises(UserError, match=r"max_model_len is 2048: .*; the largest that fits is (\d+)$") as caught:
-        LLM(DATA / "tiny", device=where, dtype="float32")
+        LLM(DATA / "tiny", device=where, dtype="float32", **limits)
     largest = int(str(caught.value).rsplit(" ", 1)[1])
     assert count_weights() == before  # though the error, and with it the traceback, is still there
-    with LLM(DATA / "tiny", device=where, dtype="float32", max_model_len=largest) as llm:
+    with LLM(DATA / "tiny", device=where, dtype="float32", max_model_len=largest, **limits) as llm:
         assert llm.max_model_len == largest
 
 

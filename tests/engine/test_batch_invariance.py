@@ -49,8 +49,8 @@ class Recorder:
         host = self.device.to_host(logits).copy()
         for row, request in zip(host, requests, strict=True):
             key = request.request_id, len(request.output_token_ids)
-            assert key not in self.rows, "a token is drawn twice"
-            self.rows[key] = row
+            # The overlapped loop drops the token in flight of a request that it preempts, and draws it again.
+            assert np.array_equal(self.rows.setdefault(key, row), row), f"{key} has other logits the second time"
         return [int(row.argmax()) for row in host]
 
 

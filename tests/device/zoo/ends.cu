@@ -9,9 +9,7 @@ extern "C" __global__ void endless_wait(int* flag, int* y, int n) {
 
 extern "C" __global__ void endless_halving(const int* x, int* y, int n) {
     int stride = n, turns = 0;
-    while (stride > 0) {
-        stride = (stride + 1) / 2, turns++;  // FAULT endless loop
-    }
+    while (stride > 0) stride = (stride + 1) / 2, turns++;  // FAULT endless loop
     y[threadIdx.x] = turns;
 }
 
