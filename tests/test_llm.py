@@ -235,8 +235,8 @@ def test_mistakes_in_the_settings(settings, message, where):
 
 
 def test_a_cache_that_does_not_fit(where, monkeypatch, device):
-    monkeypatch.setattr(device, "memory_info", lambda: (2_000_000, 4_000_000))
-    limits: dict[str, Any] = {"max_num_seqs": 16, "max_num_batched_tokens": 64}
+    monkeypatch.setattr(device, "memory_info", lambda: (2_000_000, 2_000_000))
+    limits: dict[str, Any] = {"max_num_seqs": 16, "max_num_batched_tokens": 64, "gpu_memory_utilization": 0.25}
     before = count_weights()
     with pytest.raises(UserError, match=r"max_model_len is 2048: .*; the largest that fits is (\d+)$") as caught:
         LLM(DATA / "tiny", device=where, dtype="float32", **limits)
