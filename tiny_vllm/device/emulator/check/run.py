@@ -13,6 +13,7 @@ from tiny_vllm.device.emulator.arguments import Packer
 from tiny_vllm.device.emulator.check.counts import Report, read_report
 from tiny_vllm.device.emulator.check.findings import Code, Finding, Record, read_records
 from tiny_vllm.device.emulator.check.memory import Arena
+from tiny_vllm.device.emulator.check.sentences import SENTENCES
 from tiny_vllm.device.emulator.check.symbols import DYNAMIC, Lines, variables
 from tiny_vllm.device.emulator.check.words import Words
 from tiny_vllm.device.emulator.limits import Shape
@@ -82,7 +83,7 @@ class CheckedRunner(LocalRunner):
         if self._module.settings.count:
             self._report_of_last = read_report(self._name, self._library, self._lines, arena.begin)
         if records:
-            findings = [words.finding(record) for record in records]
+            findings = [words.finding(record, SENTENCES[record.code]) for record in records]
             raise KernelCheckError(message(self._name, findings, ended is not None), findings) from None
         if ended is not None:
             raise ended

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 from tiny_vllm.device.emulator.check.findings import Code, Record
-
-if TYPE_CHECKING:
-    from tiny_vllm.device.emulator.check.words import Place, Words
+from tiny_vllm.device.emulator.check.words import Place, Sentence, Words
 
 
 def _verb(record: Record) -> str:
@@ -136,7 +131,7 @@ def _endless(words: Words, record: Record, place: Place) -> str:
     return f"{words.who(record)} was still here {record.text}; does the loop's condition ever change?"
 
 
-SENTENCES: dict[Code, Callable[[Words, Record, Place], str]] = {
+SENTENCES: dict[Code, Sentence] = {
     Code.OUT_OF_BOUNDS: _out_of_bounds,
     Code.ARRAY_INDEX: _array_index,
     Code.RACE: _race,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tiny_vllm.device.emulator.check.findings import Code, Finding, Record, called_from, in_launch
-from tiny_vllm.device.emulator.check.sentences import SENTENCES
 from tiny_vllm.device.emulator.check.symbols import DEVICE, Variable
 from tiny_vllm.device.emulator.limits import Shape
 
@@ -68,13 +67,14 @@ class Words:
         self._names, self._args = names, args
         self._variables, self._dynamic_name = variables, dynamic_name
 
-    def finding(self, record: Record) -> Finding:
+    def finding(self, record: Record, sentence: Sentence) -> Finding:
+        """The record as a finding; `sentence` says what happened there."""
         place = self._place(record)
         line = record.lines[0] if record.lines else None
         other = record.other_thread
         return Finding(
             kind=_KINDS[record.code],
-            message=SENTENCES[record.code](self, record, place),
+            message=sentence(self, record, place),
             kernel=self._kernel,
             file=line.file if line else "?",
             line=line.number if line else 0,
@@ -139,3 +139,6 @@ class Words:
         if array.flags.c_contiguous:
             return f" (its shape is {array.shape})"
         return f" (column {rest // array.itemsize} of row {row}; its shape is {array.shape})"
+
+
+Sentence = Callable[[Words, Record, Place], str]
