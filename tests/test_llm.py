@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tiny_vllm import LLM, SamplingParams
-from tiny_vllm.errors import UserError
+from tiny_vllm.errors import DeviceError, UserError
 from tiny_vllm.models.config import ModelConfig
 from tiny_vllm.models.dtype import resolve_dtype
 from tiny_vllm.ops import make_ops
@@ -358,3 +358,12 @@ def test_the_seven_prompts_of_a_real_model(where):
     with LLM("smollm2-135m", dtype="float32", device=where) as llm:
         outputs = llm.generate([ids_of(prompt["ids"]) for prompt in prompts], GREEDY)
     assert [output.outputs[0].token_ids for output in outputs] == [prompt["fp32"]["tokens"] for prompt in prompts]
+
+
+def test_no_compiler_is_said_before_a_model_is_looked_for(monkeypatch):
+    def none() -> None:
+        raise DeviceError("no C++ compiler found")
+
+    monkeypatch.setattr("tiny_vllm.device.emulator.find_compiler", none)
+    with pytest.raises(DeviceError, match=r"no C\+\+ compiler"):
+        LLM("org/not-fetched", device="emulator")

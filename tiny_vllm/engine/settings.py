@@ -46,9 +46,14 @@ def choose_ops(ops: str | Ops | OpsFactory | None, batch_invariant: Any) -> str 
 
 
 def resolve_device(name: str, ops: Any) -> Device:
-    """The device by its name; an Ops object brings its own, which the name may not contradict."""
+    """The device by its name; an Ops object brings its own, which the name may not contradict.
+
+    DeviceError when it cannot run kernels: on a machine without a compiler before a model is fetched, and not after.
+    """
     if not isinstance(ops, Ops):
-        return get_device(name)
+        device = get_device(name)
+        assert device.description, "naming the emulator's compiler finds it"
+        return device
     if name not in ("auto", ops.device.name):
         raise UserError(f"device is {name!r}, and ops was made for {ops.device.name!r}; leave one of them out")
     return ops.device
