@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.engine.planting import Fault, check_found, check_unplanted
+
 INPUTS, TABLES, GRAPHS = "engine/step_inputs.py", "engine/block_tables.py", "engine/decode_graphs.py"
-RUNNER, ENGINE, DRAWS = "engine/runner.py", "engine/llm_engine.py", "engine/draws.py"
+ENGINE, DRAWS = "engine/llm_engine.py", "engine/draws.py"
 OUTPUT, KERNELS = "engine/output_processor.py", "../kernels/step_inputs.cu"
-BY_RUNNER, BY_ENGINE, BY_ANSWERS = "test_runner.py", "test_llm_engine.py", "test_llm_engine_answers.py"
-BY_ERRORS = "test_llm_engine_errors.py"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """old -> new in a file of tiny_vllm; file, killed_by: which test notices."""
-
-    name: str
-    module: str
-    old: str
-    new: str
-    file: str
-    killed_by: str
-
+SCHEDULER, LIMITS = "engine/scheduler.py", "engine/limits.py"
+BY_RUNNER, BY_ENGINE, BY_ANSWERS = (
+    "engine/test_runner.py",
+    "engine/test_llm_engine.py",
+    "engine/test_llm_engine_answers.py",
+)
+BY_ERRORS = "engine/test_llm_engine_errors.py"
 
 FAULTS = [
     Fault(
@@ -263,42 +250,56 @@ FAULTS = [
         BY_ANSWERS,
         "test_a_token_that_ends_the_answer",
     ),
+    Fault(
+        "what can never fit is taken in",
+        LIMITS,
+        "if needed > self.num_blocks:",
+        "if False:",
+        BY_ENGINE,
+        "test_a_request_that_never_fits",
+    ),
+    Fault(
+        "what fills the pool is refused",
+        LIMITS,
+        "if needed > self.num_blocks:",
+        "if needed >= self.num_blocks:",
+        BY_ENGINE,
+        "test_a_pool_for_one",
+    ),
+    Fault(
+        "who preempts itself goes on",
+        SCHEDULER,
+        "            if youngest is request:\n                return False\n",
+        "",
+        BY_ENGINE,
+        "test_preempted_in_mid_decode",
+    ),
+    Fault(
+        "a prompt of max_model_len is taken in",
+        "engine/inputs.py",
+        "if count >= self.max_model_len:",
+        "if count > self.max_model_len:",
+        BY_ENGINE,
+        "test_the_longest_prompt",
+    ),
+    Fault(
+        "the last block has no place in a table",
+        INPUTS,
+        "-(-max_model_len // block_size)",
+        "max_model_len // block_size",
+        BY_ENGINE,
+        "test_to_the_very_end_with_graphs",
+    ),
 ]
 
 
-def copy_with(folder: Path, fault: Fault) -> None:
-    """The engine and its tests in `folder`, with the fault in it."""
-    ignored = shutil.ignore_patterns("__pycache__", "data")
-    for name in ("tiny_vllm", "kernels", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    shutil.copy(ROOT / "pyproject.toml", folder)  # what makes it a checkout, whose kernels run
-    (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
-    module = folder / "tiny_vllm" / fault.module
-    source = module.read_text(encoding="utf-8")
-    assert source.count(fault.old) == 1, "the code has changed: plant this fault anew"
-    module.write_text(source.replace(fault.old, fault.new), encoding="utf-8")
-
-
-def outcome(folder: Path, file: str, chosen: str, device: str) -> subprocess.CompletedProcess[str]:
-    options = ["-q", "-x", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider", "--import-mode=importlib"]
-    options += ["-o", "pythonpath=.", "-o", "markers=deep", "-m", "not deep", "--device", device, "-k", chosen]
-    command = [sys.executable, "-m", "pytest", *options, f"tests/engine/{file}"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180)
-
-
 @pytest.mark.deep
-@pytest.mark.parametrize("file", [BY_RUNNER, BY_ENGINE, BY_ANSWERS])
+@pytest.mark.parametrize("file", sorted({fault.file for fault in FAULTS}))
 def test_a_copy_without_a_fault_passes(file, tmp_path, request):
-    copy_with(tmp_path, Fault("none", INPUTS, "NOWHERE = -1", "NOWHERE = -1", file, ""))
-    chosen = " or ".join(fault.killed_by.partition(" ")[0] for fault in FAULTS if fault.file == file)
-    run = outcome(tmp_path, file, chosen, request.config.getoption("--device"))
-    assert run.returncode == 0, run.stdout + run.stderr
+    check_unplanted(tmp_path, FAULTS, file, request.config.getoption("--device"))
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_found(fault, tmp_path, request):
-    copy_with(tmp_path, fault)
-    run = outcome(tmp_path, fault.file, fault.killed_by, request.config.getoption("--device"))
-    # 1: a test failed; below 0: the copy wrote where it may not, and died of it
-    assert run.returncode == 1 or run.returncode < 0, f"{fault.killed_by} does not notice: {run.stdout}{run.stderr}"
+    check_found(tmp_path, fault, request.config.getoption("--device"))

@@ -284,10 +284,10 @@ def test_the_longest_prompt(device, overlapped, length):
 
 @pytest.mark.parametrize("overlapped", LOOPS)
 def test_to_the_very_end_with_graphs(device, overlapped):
-    """Hazard: block table or captured graph too small for the sequence."""
+    """Hazard: block table or captured graph too small for the sequence: what lies past a row is the next one's."""
     engine = make_engine(device, max_model_len=6 * B + 5, async_scheduling=overlapped)
-    answers = run(engine, [tokens(1, 3), tokens(2, B), tokens(3, 70)], 500)
-    assert [len(answer) for answer in answers] == [6 * B + 5 - length for length in (3, B, 70)]
+    answers = run(engine, [tokens(3, 70), tokens(1, 3), tokens(2, B)], 500)
+    assert [len(answer) for answer in answers] == [6 * B + 5 - length for length in (70, 3, B)]
     assert engine.check_open().runner.graphs.num_captured >= 2
 
 
