@@ -7,6 +7,7 @@ import gc
 import json
 import weakref
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tiny_vllm.device as device_module
 from tiny_vllm import LLM, SamplingParams
 from tiny_vllm.errors import DeviceError, UserError
 from tiny_vllm.models.config import ModelConfig
@@ -365,5 +367,7 @@ def test_no_compiler_is_said_before_a_model_is_looked_for(monkeypatch):
         raise DeviceError("no C++ compiler found")
 
     monkeypatch.setattr("tiny_vllm.device.emulator.find_compiler", none)
+    fresh = cache(device_module._make.__wrapped__)  # the device that other tests use has found its compiler
+    monkeypatch.setattr(device_module, "_make", fresh)
     with pytest.raises(DeviceError, match=r"no C\+\+ compiler"):
         LLM("org/not-fetched", device="emulator")
