@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import wait
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from tiny_vllm.device.emulator.arguments import Packer
 from tiny_vllm.device.emulator.limits import Shape
+from tiny_vllm.device.emulator.settings import Settings
 from tiny_vllm.device.emulator.waits import may_wait
 from tiny_vllm.device.emulator.watchdog import ILLEGAL_ADDRESS, PRINTED, SENTENCES, TIMEOUT, guard
 from tiny_vllm.device.emulator.workers import Lane, thread_pool
 from tiny_vllm.errors import LaunchError
 
-if TYPE_CHECKING:
-    from tiny_vllm.device.emulator.launch import RawModule
-
 _WORTH_SHARING = 200e-6  # seconds: waking the other workers takes some 50 us
 _SECONDS_A_THREAD = 10e-9  # a first guess; each launch corrects it
+
+
+class Loaded(Protocol):
+    """A compiled module, as its runners see it; launch.RawModule is one."""
+
+    code: str
+    settings: Settings
+    library: Path
+    files: tuple[str, ...]  # that its #line directives name
+    workers: int
+    lock: threading.Lock
+
+    def copy(self, number: int) -> ctypes.CDLL:
+        """The library once more, with static variables of its own."""
 
 
 class Runner(Protocol):
@@ -35,7 +49,7 @@ class Runner(Protocol):
 class LocalRunner:
     """Runs in this process, under guard."""
 
-    def __init__(self, module: RawModule, name: str, index: int, packer: Packer) -> None:
+    def __init__(self, module: Loaded, name: str, index: int, packer: Packer) -> None:
         self._module, self._name, self._index = module, name, index
         self._plain = module.settings.order == "forward" and not may_wait(module.code, name)
         self.pack = packer.pack

@@ -7,7 +7,7 @@ import re
 import struct
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tiny_vllm.device.emulator.arguments import Packer
 from tiny_vllm.device.emulator.check.counts import Report, read_report
@@ -17,14 +17,11 @@ from tiny_vllm.device.emulator.check.sentences import SENTENCES
 from tiny_vllm.device.emulator.check.symbols import DYNAMIC, Lines, variables
 from tiny_vllm.device.emulator.check.words import Words
 from tiny_vllm.device.emulator.limits import Shape
-from tiny_vllm.device.emulator.runner import LocalRunner
+from tiny_vllm.device.emulator.runner import Loaded, LocalRunner
 from tiny_vllm.device.emulator.watchdog import TIMEOUT
 from tiny_vllm.device.emulator.workers import RECORD, Lane
 from tiny_vllm.device.signature import Parameter
 from tiny_vllm.errors import DeviceError, KernelCheckError, KernelError, LaunchError
-
-if TYPE_CHECKING:
-    from tiny_vllm.device.emulator.launch import RawModule
 
 _VARIABLE = struct.Struct("@QQII")  # struct Variable of cpp/check/state.h
 _NOTE = struct.Struct("@11Q")  # struct LaunchNote of cpp/check/runtime.cpp
@@ -36,7 +33,7 @@ class CheckedRunner(LocalRunner):
     """Runs in this process, on copies of the arrays; raises KernelCheckError with all that one launch shows."""
 
     def __init__(
-        self, module: RawModule, name: str, index: int, codes: Sequence[str], parameters: Sequence[Parameter]
+        self, module: Loaded, name: str, index: int, codes: Sequence[str], parameters: Sequence[Parameter]
     ) -> None:
         self._packer = Packer(codes, name)
         super().__init__(module, name, index, self._packer)
