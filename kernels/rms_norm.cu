@@ -1,27 +1,45 @@
 // kernels/rms_norm.cu: what the engine runs. The lesson's is chapters/ch03_rms_norm/rms_norm.cu.
 //
 // out[row, :] = x[row, :] / sqrt(mean(x[row, :]^2) + eps) * weight      (Zhang and Sennrich, 2019)
-// One block a row; thread t owns columns t, t + blockDim.x, ... and adds up their squares, block_sum makes one number
-// of them. The row is read twice, the second time out of cache.
+// One block a row; thread t owns vectors t, t + blockDim.x, ... and adds up their squares, block_sum makes one number
+// of them. Rows that are no whole vectors go element by element. The row is read twice, the second time out of cache.
 // Bytes: each row read and written once, the weight once; for T rows of H elements 2 * T * H * sizeof(scalar_t).
-#include "dtype.cuh"
 #include "reduce.cuh"
+#include "vectors.cuh"
+
+__device__ __forceinline__ float square(scalar_t x) { return float(x) * float(x); }
+__device__ __forceinline__ scalar_t scaled(scalar_t x, float scale, scalar_t weight) {
+    return scalar_t(float(x) * scale * float(weight));
+}
 
 extern "C" __global__ void rms_norm(const scalar_t* x,       // (T, hidden)
                                     const scalar_t* weight,  // (hidden,)
                                     scalar_t* out,           // (T, hidden); may be x
                                     int hidden, float eps) {
     __shared__ float partial[1024];
-    const size_t row = (size_t)blockIdx.x * hidden;
+    x += (size_t)blockIdx.x * hidden, out += (size_t)blockIdx.x * hidden;
+    const bool whole = hidden % WIDTH == 0;
+    const int step = whole ? WIDTH : 1;
 
     float squares = 0.0f;
-    for (int c = threadIdx.x; c < hidden; c += blockDim.x) {
-        float v = float(x[row + c]);
-        squares += v * v;
+    for (int c = threadIdx.x * step; c < hidden; c += blockDim.x * step) {
+        if (whole) {
+            const Vector v = load(x + c);
+            for (int i = 0; i < WIDTH; i++) squares += square(v.x[i]);
+        } else {
+            squares += square(x[c]);
+        }
     }
     const float scale = rsqrtf(block_sum(squares, partial) / hidden + eps);
 
-    for (int c = threadIdx.x; c < hidden; c += blockDim.x) {
-        out[row + c] = scalar_t(float(x[row + c]) * scale * float(weight[c]));
+    for (int c = threadIdx.x * step; c < hidden; c += blockDim.x * step) {
+        if (whole) {
+            const Vector v = load(x + c), w = load(weight + c);
+            Vector y;
+            for (int i = 0; i < WIDTH; i++) y.x[i] = scaled(v.x[i], scale, w.x[i]);
+            store(out + c, y);
+        } else {
+            out[c] = scaled(x[c], scale, weight[c]);
+        }
     }
 }

@@ -4,20 +4,34 @@
 // the plane (the pairing of Llama checkpoints in Hugging Face's layout), turned by the angle position * inv_freq[i]:
 //   first'  = first * cos - second * sin
 //   second' = second * cos + first * sin
-// One block a token, for all heads of q and then of k; thread p owns pairs p, p + blockDim.x, ... of them. It reads
-// both halves before it writes, and nobody else touches them.
+// One block a token, for all heads of q and then of k; thread p owns pairs p, p + blockDim.x, ... of them, WIDTH pairs at
+// a time where halves and rows are whole vectors. It reads both halves before it writes, and nobody else touches them.
 // Bytes: q and k read and written once, 2 * T * (num_heads + num_kv_heads) * head_dim * sizeof(scalar_t).
-#include "dtype.cuh"
+#include "vectors.cuh"
+
+__device__ __forceinline__ void turn(scalar_t& first, scalar_t& second, float cosine, float sine) {
+    const float x = float(first), y = float(second);
+    first = scalar_t(x * cosine - y * sine);
+    second = scalar_t(y * cosine + x * sine);
+}
 
 // heads: num_pairs pairs, head after head. angles: cosines, then sines, of this position.
 __device__ __forceinline__ void rotate(scalar_t* heads, const float* angles, int num_pairs, int half) {
     for (int p = threadIdx.x; p < num_pairs; p += blockDim.x) {
         const int i = p % half;
-        scalar_t* head = heads + p / half * 2 * half;
-        const float first = float(head[i]), second = float(head[i + half]);
-        const float cosine = angles[i], sine = angles[i + half];
-        head[i] = scalar_t(first * cosine - second * sine);
-        head[i + half] = scalar_t(second * cosine + first * sine);
+        scalar_t* first = heads + p / half * 2 * half + i;
+        turn(first[0], first[half], angles[i], angles[i + half]);
+    }
+}
+
+__device__ __forceinline__ void rotate_vectors(scalar_t* heads, const float* angles, int num_pairs, int half) {
+    for (int p = threadIdx.x * WIDTH; p < num_pairs; p += blockDim.x * WIDTH) {
+        const int i = p % half;
+        scalar_t* first = heads + p / half * 2 * half + i;
+        Vector x = load(first), y = load(first + half);
+        for (int j = 0; j < WIDTH; j++) turn(x.x[j], y.x[j], angles[i + j], angles[i + j + half]);
+        store(first, x);
+        store(first + half, y);
     }
 }
 
@@ -28,6 +42,12 @@ extern "C" __global__ void rope(scalar_t* q,           // (T, num_heads * head_d
                                 int q_stride, int k_stride, int num_heads, int num_kv_heads, int head_dim) {
     const int token = blockIdx.x, half = head_dim / 2;
     const float* angles = table + (size_t)positions[token] * head_dim;
-    rotate(q + (size_t)token * q_stride, angles, num_heads * half, half);
-    rotate(k + (size_t)token * k_stride, angles, num_kv_heads * half, half);
+    q += (size_t)token * q_stride, k += (size_t)token * k_stride;
+    if (half % WIDTH == 0 && q_stride % WIDTH == 0 && k_stride % WIDTH == 0) {
+        rotate_vectors(q, angles, num_heads * half, half);
+        rotate_vectors(k, angles, num_kv_heads * half, half);
+    } else {
+        rotate(q, angles, num_heads * half, half);
+        rotate(k, angles, num_kv_heads * half, half);
+    }
 }

@@ -1,10 +1,11 @@
 // kernels/write_kv.cu: what the engine runs. The lesson is in chapters/ch09_kv_cache; chapter 14 (pages) is to come.
 //
 // Puts each token's key and value where its slot says: block slot / block_size, offset slot % block_size in it.
-// One block a token; thread i copies elements i, i + blockDim.x, ... of the key and of the value.
+// One block a token; thread i copies vectors i, i + blockDim.x, ... of the key and of the value, or elements where
+// heads or rows are no whole vectors.
 // Offsets are 64-bit: a cache has more than 2^31 elements. Slot -1 belongs to a row that nobody owns, and is skipped.
 // Bytes: keys and values read and written once, 4 * T * num_kv_heads * head_dim * sizeof(scalar_t).
-#include "dtype.cuh"
+#include "vectors.cuh"
 
 extern "C" __global__ void write_kv(const scalar_t* k,  // (T, num_kv_heads * head_dim), rows k_stride apart
                                     const scalar_t* v,  // the same, rows v_stride apart
@@ -15,10 +16,18 @@ extern "C" __global__ void write_kv(const scalar_t* k,  // (T, num_kv_heads * he
     if (slot < 0) return;
     const size_t block = slot / block_size;
     const size_t to_value = (size_t)block_size * head_dim;  // from a key to its value
-    for (int i = threadIdx.x; i < num_kv_heads * head_dim; i += blockDim.x) {
+    k += (size_t)token * k_stride, v += (size_t)token * v_stride;
+    const bool whole = head_dim % WIDTH == 0 && k_stride % WIDTH == 0 && v_stride % WIDTH == 0;
+    const int step = whole ? WIDTH : 1;
+    for (int i = threadIdx.x * step; i < num_kv_heads * head_dim; i += blockDim.x * step) {
         const size_t head = block * num_kv_heads + i / head_dim;
-        const size_t to = (head * 2 * block_size + slot % block_size) * head_dim + i % head_dim;
-        kv[to] = k[(size_t)token * k_stride + i];
-        kv[to + to_value] = v[(size_t)token * v_stride + i];
+        scalar_t* to = kv + (head * 2 * block_size + slot % block_size) * head_dim + i % head_dim;
+        if (whole) {
+            store(to, load(k + i));
+            store(to + to_value, load(v + i));
+        } else {
+            *to = k[i];
+            to[to_value] = v[i];
+        }
     }
 }
