@@ -5,8 +5,6 @@
 // are. So a draw depends on nothing that ran before or runs beside it.
 #pragma once
 
-#define LARGEST_NOISE 22.9f  // what gumbel() gives at most: -log(2^-33) = 22.87
-
 struct Words {
     unsigned word[4];
 };

@@ -1,7 +1,7 @@
 // kernels/sampling_logprobs.cu: log-probabilities of a chosen token and of the likeliest, by row.
 //
 // logprob = logit - log(sum of exp(logits)), the log-softmax of the logits as they are; ranks[r] = the place of the chosen
-// token in the order of sampling.cuh, from 1.
+// token in the order of token_order.cuh, from 1.
 // One block a row; a row whose num_top is negative is passed over. The n-th likeliest is the first in the order after
 // the one before, so each takes a pass over the row: right for the few that are ever asked for.
 // Bytes: 4 * vocabulary * (3 + num_top) a row, all but the first pass mostly from the L2 cache.
@@ -27,7 +27,7 @@ extern "C" __global__ void sampling_logprobs(const float* logits,  // (R, vocabu
     const float largest = row[key_id(key)];
     u64 sum = 0, before = 0;
     for (int id = threadIdx.x; id < vocabulary; id += blockDim.x) {
-        sum += weight(row[id], largest, 1.0f);
+        sum += weight(row[id], largest, LOG2_E);
         before += token_key(row[id], id) > chosen_key;
     }
     sum = block_fold(sum, partial, Sum());

@@ -26,12 +26,16 @@ FLOORS = {
     "tiny_vllm.models": 7,
     "tiny_vllm.engine": 8,
     "tiny_vllm.llm": 9,
-    "tiny_vllm.course": 10,
+    "tiny_vllm.course": 10.1,  # asks the package for its version
     "tiny_vllm.server": 10,
+    "tiny_vllm.bench": 10.2,  # runs LLM, and the chapters' rungs
+    "tiny_vllm.cli_bench_table": 10.5,
+    "tiny_vllm.cli_bench_start": 10.6,
     "tiny_vllm.doctor": 11,  # asks the package for its version
     "tiny_vllm.cli_doctor": 12,
     "tiny_vllm.cli_fetch": 12,
     "tiny_vllm.cli_check": 12,
+    "tiny_vllm.cli_course": 12,
     "tiny_vllm.cli_engine": 10.5,
     "tiny_vllm.cli_bench_ops": 10.5,
     "tiny_vllm.cli_bench": 11,

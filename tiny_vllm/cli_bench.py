@@ -6,16 +6,16 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from tiny_vllm import cli_bench_ops
+from tiny_vllm import cli_bench_ops, cli_bench_start, cli_bench_table
 from tiny_vllm.cli_engine import add_engine_options, engine_settings
 from tiny_vllm.errors import UserError
 
 if TYPE_CHECKING:
-    from tiny_vllm.engine.bench import Workload
+    from tiny_vllm.bench.workload import Workload
 
 
 def add_parser(commands: Any) -> None:
-    """The options of `bench throughput` and `bench latency`; `bench ops` has its own file."""
+    """The options of `bench throughput` and `bench latency`; the other kinds have files of their own."""
     parser = commands.add_parser("bench", help="measure the engine")
     kinds = parser.add_subparsers(title="what to measure", dest="kind", required=True, metavar="WHAT")
     throughput = kinds.add_parser("throughput", help="many requests at once: tokens a second")
@@ -35,7 +35,8 @@ def add_parser(commands: Any) -> None:
         each.add_argument("--json", action="store_true", help="print one JSON object")
         add_engine_options(each)
         each.set_defaults(run=run)
-    cli_bench_ops.add_parser(kinds)
+    for each in (cli_bench_table, cli_bench_ops, cli_bench_start):
+        each.add_parser(kinds)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("num_prompts", "batch_size", "input_len", "output_len"):
         if getattr(arguments, name, 1) < 1:
             raise UserError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give at least 1")
-    from tiny_vllm.engine.bench import throughput
+    from tiny_vllm.bench.throughput import throughput
     from tiny_vllm.llm import LLM
 
     with LLM(arguments.model, **engine_settings(arguments)) as llm:
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _workload(arguments: argparse.Namespace, vocab_size: int) -> Workload:
-    from tiny_vllm.engine.bench import TOP_ID, nano_vllm, uniform
+    from tiny_vllm.bench.workload import TOP_ID, nano_vllm, uniform
 
     top_id = min(TOP_ID, vocab_size - 1)
     if arguments.kind == "latency":

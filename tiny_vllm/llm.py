@@ -172,7 +172,10 @@ class LLM:
         return self._shared.stream(self._engine.make_request(next(self._ids), prompt, params))
 
     def warm_up(self) -> None:
-        """Capture all CUDA graphs now; otherwise each is captured when a batch of its size comes a second time."""
+        """Capture all CUDA graphs, and load what a long prompt needs, now.
+
+        Otherwise each graph is captured when a batch of its size comes a second time.
+        """
         self._engine.check_open().runner.warm_up()
 
     def stats(self) -> EngineStats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tiny_vllm.sampling_params import SamplingParams
 
@@ -57,7 +57,8 @@ class Request:
     stop_token_ids: they end the answer like an end-of-sequence token, and ignore_eos does not touch them.
     skip_reading_prefix_cache: compute the whole prompt, for a request that wants something at each of its positions.
     What follows is the scheduler's: tokens that are computed or on their way to it, tokens drawn whose ids are not yet
-    known, the blocks that hold them, and a number that changes whenever those blocks are given up.
+    known, the blocks that hold them, a number that changes whenever those blocks are given up, and how many tokens,
+    prompt and answer together, there may be.
     """
 
     request_id: str
@@ -71,6 +72,7 @@ class Request:
     num_in_flight: int = 0
     block_ids: list[int] = field(default_factory=list)
     epoch: int = -1
+    max_num_tokens: int = 0
     num_cached_tokens: int = 0  # tokens of the prompt that another request had computed
     num_preemptions: int = 0
     finish_reason: str | None = None  # "stop", "length" or "abort"
@@ -92,8 +94,7 @@ class Request:
 IN_FLIGHT = -1  # the id of a token that the step before draws: the runner takes it from the device
 
 
-@dataclass(frozen=True)
-class ScheduledRequest:
+class ScheduledRequest(NamedTuple):
     """A request's part in a step: token_ids at positions start, start + 1, ...; IN_FLIGHT may be the last of them.
 
     is_sampled: the logits of the last token choose the next one; otherwise this is a chunk with more to come.

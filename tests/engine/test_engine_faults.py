@@ -15,22 +15,60 @@ BY_RUNNER, BY_ENGINE, BY_ANSWERS = (
     "engine/test_llm_engine.py",
     "engine/test_llm_engine_answers.py",
 )
-BY_ERRORS = "engine/test_llm_engine_errors.py"
+BY_ERRORS, BY_LATE, BY_SHARED = (
+    "engine/test_llm_engine_errors.py",
+    "engine/test_late_writes.py",
+    "engine/test_shared_engine.py",
+)
+
+PLANNED = """\
+                parts.append(self._take(request, count, first_new_block))
+                budget -= count
+"""
+FREE_WHEN_PLANNED = """\
+                if self._num_pending(request) == 0:
+                    self.pool.free(request.block_ids)
+                    request.block_ids = []
+"""
+FORWARD = "        return self.model.forward(tokens, self.cache, meta, buffers)\n"
+WRITE_LATE = """\
+        logits = self.model.forward(tokens, self.cache, meta, buffers)
+        late = getattr(self, "_late", None)
+        self._late = buffers.k.copy(), buffers.v.copy(), meta.slot_mapping.copy()
+        if late:
+            self.model.ops.write_kv(late[0], late[1], self.cache.layers[-1], late[2])
+        return logits
+"""
+COUNT_IDS = """\
+        self._num_generated_tokens += len(updated)
+        for answer in updated:
+            answer.advance(draw.logprobs.get(answer.request.request_id), self._eos_token_ids)
+            if answer.finished:
+"""
+IN_TEXT = "len(self.tokenizer.encode(answer.snapshot().text, False))"
+COUNT_TEXT = COUNT_IDS.partition("\n")[2] + f"                self._num_generated_tokens += {IN_TEXT}\n"
+
+
+def unlocked(name: str, inside: str, killed_by: str) -> Fault:
+    """What SharedEngine does with the lock is done without."""
+    old, new = f"with self._lock:\n{inside}", f"if True:\n{inside}"
+    return Fault(name, "engine/shared_engine.py", old, new, BY_SHARED, killed_by)
+
 
 FAULTS = [
     Fault(
         "a slot is taken from the block before at a boundary",
-        INPUTS,
-        "table[p // size] * size",
-        "table[max(p - 1, 0) // size] * size",
+        KERNELS,
+        "table[position / block_size]",
+        "table[max(position - 1, 0) / block_size]",
         BY_ENGINE,
         "test_lengths_around_a_block",
     ),
     Fault(
         "positions begin anew in each chunk",
-        INPUTS,
-        "positions += range(part.start, part.end)",
-        "positions += range(len(part.token_ids))",
+        KERNELS,
+        "max(length - (end - i), 0)",
+        "i - query_start_loc[request]",
         BY_RUNNER,
         "test_chunks_are_the_whole_prompt",
     ),
@@ -68,9 +106,9 @@ FAULTS = [
     ),
     Fault(
         "padded rows write to the cache",
-        INPUTS,
-        "NOWHERE = -1",
-        "NOWHERE = 0",
+        KERNELS,
+        "position % block_size : -1",
+        "position % block_size : 0",
         BY_ENGINE,
         "test_every_batch_size_with_graphs",
     ),
@@ -91,10 +129,10 @@ FAULTS = [
         "test_more_requests_than_rows",
     ),
     Fault(
-        "the row that was used last goes first",
+        "a row that the step needs goes",
         TABLES,
-        "popitem(last=False)",
-        "popitem(last=True)",
+        " if request_id not in needed]",
+        "]",
         BY_RUNNER,
         "test_more_requests_than_rows",
     ),
@@ -195,6 +233,14 @@ FAULTS = [
         "test_a_sampler_that_gives_no_ids",
     ),
     Fault(
+        "a pool's blocks are believed",
+        "engine/runner.py",
+        "        _check_blocks(plan, self.cache.num_blocks)\n",
+        "",
+        BY_ERRORS,
+        "test_a_pool_that_hands_out_blocks",
+    ),
+    Fault(
         "nobody looks for lost blocks",
         ENGINE,
         "        assert parts.pool.num_free == self._num_blocks, f",
@@ -289,6 +335,124 @@ FAULTS = [
         "max_model_len // block_size",
         BY_ENGINE,
         "test_to_the_very_end_with_graphs",
+    ),
+    Fault(
+        "the new blocks of a request that comes back are not told",
+        SCHEDULER,
+        "self._take(request, count, first_new_block=0)",
+        "self._take(request, count, len(request.block_ids) if request.num_preemptions else 0)",
+        BY_ENGINE,
+        "test_preempted_when_half_prefilled",
+    ),
+    Fault(
+        "a resumed request counts as a hit",
+        SCHEDULER,
+        "if not request.num_preemptions:",
+        "if True:",
+        BY_ENGINE,
+        "test_preempted_in_mid_decode",
+    ),
+    Fault(
+        "a hit is the whole prompt",
+        SCHEDULER,
+        "request.token_ids[:-1]",
+        "request.token_ids",
+        BY_ENGINE,
+        "test_the_same_prompt_again",
+    ),
+    Fault(
+        "an evicted block is still found",
+        "engine/block_pool.py",
+        "                del self._block[self._key.pop(block)]\n",
+        "                pass\n",
+        BY_ENGINE,
+        "test_evicted_blocks_are_forgotten",
+    ),
+    Fault(
+        "ids reach whoever has the name now",
+        SCHEDULER,
+        "request is not None and request.epoch == part.epoch",
+        "request is not None",
+        BY_ENGINE,
+        "test_an_id_comes_again_while_its_last_step_is_in_flight",
+    ),
+    Fault(
+        "a draw depends on the row",
+        "engine/sampling_rows.py",
+        "[index_of(request) for request in self.requests]",
+        "[index_of(request) + row for row, request in enumerate(self.requests)]",
+        BY_ENGINE,
+        "test_a_seeded_request_draws_the_same_in_any_company",
+    ),
+    Fault(
+        "the length that a refusal names leaves no room for its tables",
+        "engine/memory_check.py",
+        "each = cached + _bytes_per_position(config, size)",
+        "each = cached",
+        "engine/test_memory_check.py",
+        "test_a_length_that_is_named_fits",
+    ),
+    Fault(
+        "blocks go back when the last step is planned",
+        SCHEDULER,
+        PLANNED,
+        PLANNED + FREE_WHEN_PLANNED,
+        BY_LATE,
+        "test_the_next_owners_keys and length",
+    ),
+    Fault(
+        "a step writes its last keys once more after the next one, as from another stream",
+        "engine/runner.py",
+        FORWARD,
+        WRITE_LATE,
+        BY_LATE,
+        "test_the_next_owners_keys and eos-overlapped",
+    ),
+    unlocked(
+        "a request comes in without the lock",
+        "                    self._sinks[request.request_id] = take",
+        "test_who_comes_in and add",
+    ),
+    unlocked("a step runs without the lock", "                if until():", "test_who_comes_in and step-overlapped"),
+    unlocked(
+        "a stream ends without the lock", "                for request in requests:", "test_who_comes_in and abort"
+    ),
+    unlocked(
+        "statistics are read without the lock", "            return self.engine.stats()", "test_who_comes_in and stats"
+    ),
+    unlocked("an LLM is closed without the lock", "            self.engine.close()", "test_who_comes_in and close"),
+    Fault(
+        "an output goes to the thread that ran the step",
+        "engine/shared_engine.py",
+        "self._sinks[output.request_id](output)",
+        "self._sinks[request.request_id](output)",
+        BY_SHARED,
+        "test_an_output_reaches",
+    ),
+    Fault(
+        "an answer's tokens are counted in its text",
+        ENGINE,
+        COUNT_IDS,
+        COUNT_TEXT,
+        BY_ANSWERS,
+        "test_tokens_are_counted_by_their_ids",
+    ),
+    Fault(
+        "max_tokens bounds what the text encodes to",
+        ENGINE,
+        "            if answer.finished:\n                if answer.request",
+        f"            if answer.finished or {IN_TEXT} >= answer.request.params.max_tokens:\n"
+        "                if answer.request",
+        BY_ANSWERS,
+        "test_tokens_are_counted_by_their_ids",
+    ),
+    Fault(
+        "the ids of a prompt are made anew from its text",
+        "engine/inputs.py",
+        'and "prompt_token_ids" in prompt:',
+        'and "prompt_token_ids" in prompt and text is None:',
+        BY_ANSWERS,
+        "test_tokens_are_counted_by_their_ids",
     ),
 ]
 

@@ -153,6 +153,28 @@ def test_penalties_know_the_token_in_flight(device, overlapped):
     assert drain(engine)["it"].outputs[0].token_ids == known[20:]
 
 
+@pytest.mark.parametrize("overlapped", LOOPS)
+@pytest.mark.parametrize("max_tokens", [8, 20])
+def test_tokens_are_counted_by_their_ids(device, max_tokens, overlapped):
+    """Hazard: the text of a prompt or an answer, encoded again, has another number of tokens."""
+    prompt, engine = tokens(2, 17), make_engine(device, max_model_len=17 + 20, async_scheduling=overlapped)
+
+    def encoded_again(text: str) -> list[int]:
+        return engine.tokenizer.encode(text, add_special_tokens=False)
+
+    crowd(engine)
+    text = engine.tokenizer.decode(prompt)
+    engine.add_request("it", {"prompt": text, "prompt_token_ids": prompt}, greedy(max_tokens))
+    ended = drain(engine)
+    [answer] = ended["it"].outputs
+    assert len(encoded_again(text)) != len(prompt) and len(encoded_again(answer.text)) != max_tokens
+    assert ended["it"].prompt_token_ids == prompt and answer.token_ids == oracle("tiny").greedy(prompt, max_tokens)
+    assert answer.finish_reason == "length"
+    stats = engine.stats()
+    assert stats.num_generated_tokens == sum(len(output.outputs[0].token_ids) for output in ended.values())
+    assert stats.num_prompt_tokens == sum(len(output.prompt_token_ids) for output in ended.values())
+
+
 # ---- what a student's code stands in for
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.engine_load import check_pool, make_engine
+from tests.engine.hash_model import PlainPool
 from tests.engine.test_llm_engine import LOOPS, BrokenError, add, break_once, drain, greedy, run, steps_until, tokens
 from tiny_vllm.engine.scheduler import Scheduler
 from tiny_vllm.errors import UserError
@@ -125,4 +126,20 @@ def test_a_sampler_that_gives_no_ids(device, ids):
     engine = make_engine(device, max_model_len=100, sampler=SimpleNamespace(sample=lambda *_: ids))
     add(engine, "0", tokens(1, 30), greedy(5))
     with pytest.raises(UserError, match=r"the sampler gave .* for 1 rows; give 1 ids from 0 to 511"):
+        drain(engine)
+
+
+@pytest.mark.parametrize("block", [9, -1, 2**40, 1.5, "0", None], ids=repr)
+def test_a_pool_that_hands_out_blocks_that_are_not_there(device, block):
+    """Hazard: keys written beyond the cache."""
+
+    def make_pool(num_blocks: int, block_size: int, enable_prefix_caching: bool) -> PlainPool:
+        pool = PlainPool(num_blocks, block_size)
+        pool.blocks[1] = block
+        return pool
+
+    engine = make_engine(device, max_model_len=100, num_gpu_blocks_override=9, block_pool=make_pool)
+    add(engine, "0", tokens(1, 10), greedy(5))
+    add(engine, "1", tokens(2, 10), greedy(5))
+    with pytest.raises(UserError, match=r"request '1' was given block .*, and the cache has blocks 0 to 8; allocate"):
         drain(engine)

@@ -162,6 +162,12 @@ def test_padded_rows_are_nowhere(device):
     assert (found["tokens"], found["slot_mapping"]) == ([9, 8, 0, 0], [20, 28, -1, -1])
     assert (found["seq_lens"], found["query_start_loc"]) == ([1, 1, 0, 0], [0, 1, 2, 3, 4])
     assert found["logits_indices"] == [0, 1, 2, 3]
+    ids, meta = inputs.lay_out(StepPlan({}), 1, 5)
+    assert device.to_host(ids).tolist() == device.to_host(meta.positions).tolist() == [0] * 5
+    assert device.to_host(meta.slot_mapping).tolist() == [-1] * 5
+    assert (meta.query_lens_host, meta.seq_lens_host) == ([5], [0])
+    assert device.to_host(meta.query_start_loc).tolist() == [0, 5]
+    assert device.to_host(meta.logits_indices).tolist() == [4]
 
 
 def test_inputs_stay_where_they_are(device):

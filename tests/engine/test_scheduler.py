@@ -369,13 +369,14 @@ def test_a_hit_is_not_evicted_to_make_room_for_its_own_request():
 
 
 def test_nothing_is_found_before_it_is_computed():
-    """A block is told to others by update, not by the plan that fills it; and never with an id in flight."""
+    """A block is told to others once its step has been launched, not by its own plan; never with an id in flight."""
     s = scheduler()
     a = request("a1", 7, max_tokens=9)
     s.add(a)
     first = s.schedule()
     assert found(s, a.prompt_token_ids) == []
     second = s.schedule()  # fills the second block with a token that is not known yet
+    assert found(s, a.prompt_token_ids) == a.block_ids[:1]
     s.update(first, {"a1": 33})
     assert found(s, [*a.prompt_token_ids, 33]) == a.block_ids[:1]
     s.update(second, {"a1": 34})

@@ -30,7 +30,8 @@ class Fault:
 
 
 GIVE_UP = "        self.pool.free(request.block_ids)\n"
-CACHE = "            self._cache_full_blocks(request, part)\n"
+CACHE = "                self.prefix_cache.cache(request.block_ids, index, token_ids)\n"
+CACHE_BEFORE_ENDS = "        if plan is self._newest:\n            self._cache_full_blocks()\n"
 TO_FRONT = "        self.waiting.move_to_end(request.request_id, last=False)\n"
 YOUNGEST = "youngest = next(reversed(self.running.values()))"
 SHARE = (
@@ -39,19 +40,23 @@ SHARE = (
 )
 ALLOCATE = "        request.block_ids = shared + self.pool.allocate(num_new)\n"
 FORGET = "                del self._block[self._key.pop(block)]\n"
-LAST_TOKEN = (
-    "return 0 if num_tokens >= self.limits.max_num_tokens(request) else num_tokens - request.num_computed_tokens"
-)
-SAME_EPOCH = "if request is None or request.epoch != part.epoch:"
+LAST_TOKEN = "return 0 if num_tokens >= request.max_num_tokens else num_tokens - request.num_computed_tokens"
+SAME_EPOCH = "request is not None and request.epoch == part.epoch"
 FINISH = "            self._give_up_blocks(request)\n            request.finish_reason"
 EPOCH = "[], 0, 0\n        request.epoch = next(self._epochs)\n"
-END = "                    self.finish(request.request_id, reason)\n"
 NEW_BLOCKS = "tuple(request.block_ids[first_new_block:])"
 
 FAULTS = [
     Fault("an abort keeps its blocks", SCHEDULER, FINISH, "            request.finish_reason", "test_abort"),
-    Fault("no block is hashed", SCHEDULER, CACHE, "", "test_the_last_token_of_a_known_prompt"),
-    Fault("blocks are freed before they are hashed", SCHEDULER, CACHE, "", "test_the_last_token_of_a_known_prompt"),
+    Fault("no block is hashed", SCHEDULER, CACHE, "                pass\n", "test_the_last_token_of_a_known_prompt"),
+    Fault(
+        "blocks are freed before they are hashed",
+        SCHEDULER,
+        CACHE_BEFORE_ENDS,
+        "",
+        "test_the_last_token_of_a_known_prompt",
+        False,
+    ),
     Fault(
         "the epoch stays when blocks are given up", SCHEDULER, EPOCH, "[], 0, 0\n", "test_the_id_of_a_preempted", False
     ),
@@ -167,6 +172,13 @@ FAULTS = [
         "test_blocks_at_multiples",
     ),
     Fault(
+        "what needs all free blocks waits for ever",
+        SCHEDULER,
+        "if num_new > free:",
+        "if num_new >= free:",
+        "test_a_request_that_the_pool_can_never_hold",
+    ),
+    Fault(
         "room for a chunk is enough to come in",
         SCHEDULER,
         "self.limits.blocks_for(num_tokens) -",
@@ -177,7 +189,7 @@ FAULTS = [
         "ids reach whoever has the name now",
         SCHEDULER,
         SAME_EPOCH,
-        "if request is None:",
+        "request is not None",
         "test_an_id_that_comes_again",
     ),
     Fault(
@@ -190,7 +202,7 @@ FAULTS = [
     Fault(
         "a chunk draws a token",
         SCHEDULER,
-        "is_sampled = end == request.num_tokens + request.num_in_flight",
+        "is_sampled = end == num_known + request.num_in_flight",
         "is_sampled = True",
         "test_chunk_boundaries",
     ),
@@ -258,7 +270,7 @@ def plan_hash(self, request, start, end):
 
 
 Scheduler.plan_hash = plan_hash
-Scheduler._cache_full_blocks = lambda self, request, part: None
+Scheduler._cache_full_blocks = lambda *_: None
 """
 
 
@@ -274,8 +286,6 @@ def copy_engine(folder: Path, fault: Fault) -> None:
     source = source.replace(fault.old, fault.new)
     if "hash(tuple(" in fault.new:  # both places where a key is made
         source = source.replace("hash(tuple(token_ids)", "hash(tuple(token_ids))").replace(": end]))", ": end])))")
-    if "freed before" in fault.name:
-        source = source.replace(END, END + CACHE)
     if "plan_hash" in fault.new:
         source += PLAN_HASH
     compile(source, fault.module, "exec")

@@ -6,19 +6,18 @@ import pytest
 
 from tests.engine.planting import Fault, check_found, check_unplanted
 
-CONFIG, SAMPLER, STOP = "models/config.py", "engine/sampler.py", "engine/stop.py"
+CONFIG, SAMPLER, STOP = "models/config.py", "engine/sampling_rows.py", "engine/stop.py"
 ROPE, FILTER, ADJUST = "../kernels/rope.cu", "../kernels/sampling_filter.cu", "../kernels/sampling_adjust.cu"
 ATTENTION = "../kernels/attention.cu"
 BY_SAMPLER, BY_CONFIG, BY_TOKENIZER = "engine/test_sampler.py", "models/test_config.py", "models/test_tokenizer.py"
 BY_ROPE, BY_ATTENTION, BY_SAMPLING = "ops/test_rope.py", "ops/test_attention.py", "ops/test_sampling.py"
 
-HALVES = """\
-        const float first = float(head[i]), second = float(head[i + half]);
-        const float cosine = angles[i], sine = angles[i + half];
-        head[i] = scalar_t(first * cosine - second * sine);
-        head[i + half] = scalar_t(second * cosine + first * sine);
-"""
-ADJACENT = HALVES.replace("head[i + half]", "head[2 * i + 1]").replace("head[i]", "head[2 * i]")
+HALVES = "j++) turn(x.x[j], y.x[j], angles[i + j], angles[i + j + half]);"
+ADJACENT = """j += 2) {
+            const int at = (i + j) / 2;
+            turn(x.x[j], x.x[j + 1], angles[at], angles[at + half]);
+            turn(y.x[j], y.x[j + 1], angles[at + half / 2], angles[at + half / 2 + half]);
+        }"""
 
 LENGTHS = [
     Fault(
@@ -91,25 +90,25 @@ TEXT = [
 SAMPLING = [
     Fault(
         "the highest id wins a tie",
-        "../kernels/argmax.cu",
-        "a == b && id_a < id_b",
-        "a == b && id_a > id_b",
+        "../kernels/token_order.cuh",
+        "if (largest > best ||",
+        "if (largest >= best ||",
         BY_SAMPLER,
         "test_temperature_0_and_top_k_1_take_the_lowest_id_of_a_tie",
     ),
     Fault(
         "top-p drops the token that crosses the threshold",
         FILTER,
-        "(share - found.above + each - 1) / each",
-        "(share - found.above) / each",
+        "last_ids[blockIdx.x] = key_id(last)",
+        "last_ids[blockIdx.x] = key_id(last) - 1",
         BY_SAMPLER,
         "test_top_p_keeps_the_token_that_crosses_the_threshold",
     ),
     Fault(
         "top-p takes its share of the whole row",
         FILTER,
-        "u64 sum = total(row, key + 1, partial, mass);",
-        "u64 sum = total(row, 1, partial, mass);",
+        "list.each([&](u64 key) { sum += key >= last ? mass",
+        "list.each([&](u64 key) { sum += true ? mass",
         BY_SAMPLER,
         "test_top_p_takes_its_share_of_what_top_k_left",
     ),
@@ -132,8 +131,8 @@ SAMPLING = [
     Fault(
         "a draw depends on the row",
         SAMPLER,
-        "[_index(request) for request in requests]",
-        "[_index(request) + row for row, request in enumerate(requests)]",
+        "[index_of(request) for request in self.requests]",
+        "[index_of(request) + row for row, request in enumerate(self.requests)]",
         BY_SAMPLER,
         "test_a_batch_of_33_draws_what_each_draws_alone",
     ),
@@ -144,6 +143,14 @@ SAMPLING = [
         "seeds * np.uint64(0)",
         BY_SAMPLER,
         "test_the_seed_counts_all_its_bits",
+    ),
+    Fault(
+        "a batch of the same size is taken for the last one",
+        SAMPLER,
+        " and all(map(operator.is_, requests, self.requests))",
+        "",
+        BY_SAMPLER,
+        "test_a_batch_of_33_draws_what_each_draws_alone",
     ),
 ]
 NUMERICS = [
@@ -208,8 +215,8 @@ NUMERICS = [
     Fault(
         "offsets have 32 bits",
         "../kernels/write_kv.cu",
-        "const size_t to = (head",
-        "const int to = (head",
+        "const size_t head = block",
+        "const int head = block",
         "ops/test_paged_attention.py",
         "test_offsets_past_2_to_the_31",
     ),

@@ -25,10 +25,34 @@ Tensors = dict[str, np.ndarray]
 
 
 class Host:
-    """As much of a device as loading needs."""
+    """As much of a device as loading needs, its arrays NumPy's."""
 
-    def asarray(self, host: Any, dtype: Any = None) -> Any:
-        return np.asarray(host, dtype)
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return np.full(np.prod(shape) * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
+
+
+class FarArray:
+    """An array of a device with a memory of its own."""
+
+    def __init__(self, there: np.ndarray) -> None:
+        self.there, self.dtype, self.nbytes = there, there.dtype, there.nbytes
+
+    def __getitem__(self, rows: slice) -> FarArray:
+        return FarArray(self.there[rows])
+
+    def __len__(self) -> int:
+        return len(self.there)
+
+
+class Far(Host):
+    """A device that is reached by copies alone."""
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return FarArray(super().empty(shape, dtype))
+
+    def copy_in(self, target: FarArray, host: np.ndarray) -> None:
+        assert host.shape == target.there.shape and host.dtype == target.there.dtype
+        target.there[...] = host
 
 
 def load(folder: Path, dtype: Any = "float32", config: ModelConfig | None = None, **settings: Any) -> LlamaWeights:
@@ -144,6 +168,16 @@ def test_infinities_that_are_stored_stay(tmp_path: Path) -> None:
 
     norm = load(make(tmp_path, poison), "float16").norm
     assert np.isinf(norm[0]) and np.isnan(norm[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_device_with_its_own_memory_gets_the_same_bits(dtype: str) -> None:
+    config = ModelConfig.from_folder(TINY)
+    here, there = load(TINY, dtype), load_weights(TINY, config, Far(), dtype)  # type: ignore[arg-type]
+    same_bits(there.embed.there, here.embed)
+    for one, other in zip(here.layers, there.layers, strict=True):
+        for field in dataclasses.fields(one):
+            same_bits(getattr(other, field.name).there, getattr(one, field.name))
 
 
 def test_weights_are_read_only() -> None:

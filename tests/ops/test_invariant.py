@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.ops.cases import Shape, poisoned, random, step_meta
+from tiny_vllm.device.source import as_dtype
+from tiny_vllm.errors import UserError
 from tiny_vllm.ops.invariant import SHORT_ROWS, InvariantOps
 from tiny_vllm.ops.tuned import TunedOps
 
@@ -34,6 +37,39 @@ def test_rows_do_not_depend_on_their_number(inner, columns, scale, device, dtype
             for rows in (slice(0, height), slice(130 - height, 130)):
                 few = product(ops, device, x[rows], weight, kind, None if before is None else before[rows])
                 assert few.tobytes() == whole[rows].tobytes(), (kind, height)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("inner", "columns"), [(8, 1), (40, 33), (136, 65), (264, 20)])
+def test_rows_on_tensor_cores_do_not_depend_on_their_number(inner, columns, kind, device, rng):
+    """Across the three tiles, 16 x 16, 64 x 32 and 64 x 64; right to the rounding of the sums."""
+    dtype = as_dtype(kind)
+    ops = InvariantOps(device, Shape(), dtype, product="mma")
+    x, weight = random(rng, (130, inner), dtype), random(rng, (columns, inner), dtype, inner**-0.5)
+    there = random(rng, (130, columns), dtype, 3.0)
+    exact = x.astype(np.float64) @ weight.astype(np.float64).T
+    for result, before in ((dtype, None), (np.float32, None), (dtype, there)):
+        whole = product(ops, device, x, weight, result, before)
+        expected = exact if before is None else exact + before.astype(np.float64)
+        rounding = 1e-5 if result == np.float32 else float(ml_dtypes.finfo(dtype).eps)
+        np.testing.assert_allclose(whole.astype(np.float64), expected, rtol=rounding, atol=2e-5)
+        for height in (1, 16, 17, 128, 129):
+            for rows in (slice(0, height), slice(130 - height, 130)):
+                few = product(ops, device, x[rows], weight, result, None if before is None else before[rows])
+                assert few.tobytes() == whole[rows].tobytes(), (result, height)
+
+
+def test_tensor_cores_are_refused_where_they_do_not_hold(device):
+    with pytest.raises(UserError, match="product='mma' does not hold here: the element type is float32"):
+        InvariantOps(device, Shape(), np.float32, product="mma")
+
+
+def test_an_odd_weight_falls_back(device, rng):
+    """A row that is no multiple of 16 bytes: the plain kernel, for every number of rows."""
+    dtype = as_dtype("bfloat16")
+    mma, plain = (InvariantOps(device, Shape(), dtype, product=each) for each in ("mma", "plain"))
+    x, weight = random(rng, (20, 9), dtype), random(rng, (30, 9), dtype)
+    assert (product(mma, device, x, weight, dtype) == product(plain, device, x, weight, dtype)).all()
 
 
 def test_a_row_of_nan_stays_alone(device, dtype, rng):

@@ -286,7 +286,7 @@ def test_the_newest_token_and_those_in_flight_count(device):
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 3, 4, 5, 509, 4097, 49152])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_the_grid_does_not_change_a_draw(device, rng, vocabulary, temperature):
+def test_the_grid_does_not_change_a_draw(device, rng, monkeypatch, vocabulary, temperature):
     count = 3
     logits = rng.normal(0, 2, (count, vocabulary)).astype(np.float32)
     rows = np.concatenate([row_of(SamplingParams(temperature), vocabulary, seed_low=r, index=5) for r in range(count)])
@@ -294,7 +294,7 @@ def test_the_grid_does_not_change_a_draw(device, rng, vocabulary, temperature):
     for tokens_per_block, threads in ((4, 1), (64, 4), (4096, 33), (1 << 20, 8)):
         if vocabulary > 1000 * tokens_per_block:
             continue  # too many blocks for a quick test
-        kernels._tokens_per_block, kernels._draw_threads = tokens_per_block, threads
+        monkeypatch.setattr(kernels, "_draw_shape", lambda rows, shape=(tokens_per_block, threads): shape)
         out = integers(device, [-7] * count)
         kernels(array, rows, [], out)
         found.append(device.to_host(out).tolist())
@@ -302,6 +302,19 @@ def test_the_grid_does_not_change_a_draw(device, rng, vocabulary, temperature):
     expected = [reference.draw(row, each, 5) for row, each in zip(logits, params)]
     assert found == [expected] * len(found)
     assert not device.to_host(kernels._best).any() and not device.to_host(kernels._num_arrived).any()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_second_choice_of_a_thread_may_win(device, rng, threads, monkeypatch):
+    """Few tokens, and several for each thread: then the one whose bound is highest is often not the best."""
+    count, vocabulary = 300, 15
+    logits = rng.normal(0, 1, (count, vocabulary)).astype(np.float32)
+    rows = np.concatenate([row_of(SamplingParams(0.9), vocabulary, seed_low=r, index=r) for r in range(count)])
+    kernels, out = make(device, count, vocabulary), integers(device, [-7] * count)
+    monkeypatch.setattr(kernels, "_draw_shape", lambda rows: (16, threads))
+    kernels(device.asarray(logits), rows, [], out)
+    expected = [reference.draw(row, SamplingParams(0.9, seed=r), r) for r, row in enumerate(logits)]
+    assert device.to_host(out).tolist() == expected
 
 
 def test_greedy_draws_of_ties_nan_and_infinity(device):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +19,7 @@ class BlockTables:
     """The table of each request: whole on the host, and on the device in one of num_rows rows of `width` blocks.
 
     A request keeps its row from step to step, so that only its new blocks travel. Rows are a cache: when a step needs
-    one more, the row that was not used for longest goes, and its request's table travels anew if it comes back. So
+    one more, the oldest that it has no other use for goes, and its request's table travels anew if it comes back. So
     nothing here depends on when requests end; `forget` only frees the host's copy.
     """
 
@@ -33,7 +33,7 @@ class BlockTables:
     def reset(self) -> None:
         """Forget all requests."""
         self._tables: dict[str, list[int]] = {}
-        self._rows: OrderedDict[str, int] = OrderedDict()  # the longest unused first
+        self._rows: dict[str, int] = {}  # the oldest first
         self._free_rows = list(range(len(self._all)))[::-1]
 
     def forget(self, request_id: str) -> None:
@@ -44,12 +44,12 @@ class BlockTables:
 
     def update(self, parts: Sequence[ScheduledRequest]) -> list[int]:
         """Take in a step's new blocks, on host and device; the row of each of its requests."""
-        for part in parts:
-            if part.request_id in self._rows:
-                self._rows.move_to_end(part.request_id)
+        self._make_room(parts)
         places: list[int] = []
         blocks: list[int] = []
         for part in parts:
+            if not part.new_block_ids and part.request_id in self._rows:
+                continue
             first, new = self._take_in(part)
             start = self._rows[part.request_id] * self._all.shape[1] + first
             places += range(start, start + len(new))
@@ -69,6 +69,14 @@ class BlockTables:
         self._kernel("gather_block_tables")((len(rows),), (THREADS,), args)
         return tables
 
+    def _make_room(self, parts: Sequence[ScheduledRequest]) -> None:
+        """Free so many rows that each of these requests can have one."""
+        num_missing = sum(part.request_id not in self._rows for part in parts) - len(self._free_rows)
+        if num_missing > 0:
+            needed = {part.request_id for part in parts}
+            spare = [request_id for request_id in self._rows if request_id not in needed]
+            self._free_rows += [self._rows.pop(request_id) for request_id in spare[:num_missing]]
+
     def _take_in(self, part: ScheduledRequest) -> tuple[int, list[int]]:
         """What the device does not know of this request's table: from which index on, and the blocks."""
         if part.first_new_block == 0 and part.new_block_ids:
@@ -77,13 +85,13 @@ class BlockTables:
         table[part.first_new_block :] = part.new_block_ids
         if part.request_id in self._rows:
             return part.first_new_block, list(part.new_block_ids)
-        self._rows[part.request_id] = self._free_rows.pop() if self._free_rows else self._rows.popitem(last=False)[1]
+        self._rows[part.request_id] = self._free_rows.pop()
         return 0, table
 
     def _send(self, places: list[int], blocks: list[int]) -> None:
         count = len(places)
         updates = self._updates[: 2 * count]
-        self._device.copy_in(updates, np.array(places + blocks, np.int32))
+        self._device.copy_in(updates, np.frombuffer(array("i", places + blocks), np.int32))
         args = (self._all.reshape(-1), updates[:count], updates[count:], count)
         self._kernel("update_block_tables")((-(-count // THREADS),), (THREADS,), args)
 

@@ -77,7 +77,7 @@ class EngineArgs:
         size = CacheSize(
             self.block_size, max_model_len, max_num_seqs, self.gpu_memory_utilization, self.num_gpu_blocks_override
         )
-        check_memory(device, config, ops.dtype, size)
+        check_memory(device, config, ops.dtype, size, budget)
         # Before the cache, which is measured by what is left
         sampler = self._make_sampler(device, config, max_model_len, max_num_seqs)
         # On the emulator a graph saves little, and a lesson's NumPy operations cannot be captured

@@ -1,4 +1,4 @@
-"""What the engine can say about itself."""
+"""What the engine and its scheduler can say about themselves."""
 
 from __future__ import annotations
 
@@ -6,6 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiny_vllm.types import Request
+
+
+@dataclass(frozen=True)
+class SchedulerStats:
+    """Requests and blocks at this moment; prefix tokens and preemptions since the start."""
+
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_used_blocks: int  # owned by requests; a block that only caches a prefix is free
+    prefix_queries: int  # tokens of the requests admitted so far ...
+    prefix_hits: int  # ... and those of them found in the prefix cache; a preempted request's return counts in neither
+    num_preemptions: int
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        return self.prefix_hits / self.prefix_queries if self.prefix_queries else 0.0
 
 
 @dataclass(frozen=True)

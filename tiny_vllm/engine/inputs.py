@@ -92,9 +92,10 @@ class RequestMaker:
             )
 
     def _check_ids(self, token_ids: Sequence[int], what: str) -> None:
-        for token_id in token_ids:
-            if not 0 <= token_id < self.vocab_size:
-                raise UserError(f"{what} {token_id} is not in the vocabulary; ids go from 0 to {self.vocab_size - 1}")
+        if not token_ids or (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
+            return
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size)
+        raise UserError(f"{what} {wrong} is not in the vocabulary; ids go from 0 to {self.vocab_size - 1}")
 
 
 def _check_keys(prompt: dict[str, Any]) -> None:
@@ -108,6 +109,8 @@ def _plain_ids(token_ids: Any) -> list[int]:
     items = token_ids.tolist() if isinstance(token_ids, np.ndarray) else token_ids
     if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
         raise UserError(f"prompt_token_ids is {_show(token_ids)}; give a list of token ids")
+    if set(map(type, items)) <= {int}:  # a long prompt's first token waits for this
+        return list(items)
     for item in items:
         if not isinstance(item, (int, np.integer)) or isinstance(item, bool):
             raise UserError(f"prompt_token_ids holds {_show(item)}; give whole numbers")

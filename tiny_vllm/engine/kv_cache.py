@@ -45,7 +45,7 @@ class CacheSize:
 
     def count(self, device: Device, block_bytes: int) -> int:
         """Blocks to allocate. UserError names the largest max_model_len that fits, or the largest override."""
-        budget = self._budget(device)
+        budget = self.budget(device)
         if self.num_gpu_blocks_override is not None:
             return self._checked_override(device, budget, block_bytes)
         fitting = budget // block_bytes
@@ -55,13 +55,7 @@ class CacheSize:
             raise UserError(self._too_long(device, budget, longest * block_bytes, fitting * self.block_size))
         return min(fitting, longest * self.max_num_seqs)
 
-    def longest(self, device: Device, block_bytes: int) -> int:
-        """The largest max_model_len that the memory free now could hold; with an override, the checkpoint's own."""
-        if self.num_gpu_blocks_override is not None:
-            return self.max_model_len
-        return self._budget(device) // block_bytes * self.block_size + 1
-
-    def _budget(self, device: Device) -> int:
+    def budget(self, device: Device) -> int:
         """Bytes that the cache may take."""
         free, total = device.memory_info()
         if device.name == "emulator":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -161,11 +162,12 @@ class LLMEngine:
         return updated
 
     def _outputs(self, parts: Parts, updated: list[Answer]) -> list[RequestOutput]:
-        groups = {id(answer.group): answer.group for answer in updated}.values()
-        for group in groups:
-            if group.finished:
-                del self._groups[group.request.request_id]
-        return [group.output() for group in groups if group.finished or not group.final_only]
+        told = [answer.group for answer in updated if answer.finished or not answer.group.final_only]
+        groups = list({id(group): group for group in told}.values())
+        finished = [group.finished for group in groups]
+        for group in itertools.compress(groups, finished):
+            del self._groups[group.request.request_id]
+        return [group.output() for group, ended in zip(groups, finished) if ended or not group.final_only]
 
     def _forget(self, parts: Parts, answer: Answer) -> None:
         self._answers.pop(answer.request.request_id, None)

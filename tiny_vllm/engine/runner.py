@@ -14,6 +14,7 @@ from tiny_vllm.device.base import Device
 from tiny_vllm.engine.decode_graphs import DecodeGraphs, DecodeStep, bucket_sizes
 from tiny_vllm.engine.kv_cache import CacheSize, allocate_cache, bytes_per_token
 from tiny_vllm.engine.step_inputs import StepInputs
+from tiny_vllm.errors import UserError
 from tiny_vllm.models.config import ModelConfig
 from tiny_vllm.models.llama import Llama
 from tiny_vllm.models.rope import rope_table
@@ -43,7 +44,7 @@ class Runner:
         max_num_batched_tokens: int,
         enforce_eager: bool = False,
     ) -> None:
-        self.device, self.max_model_len = device, size.max_model_len
+        self.device, self.max_model_len, self.max_num_tokens = device, size.max_model_len, max_num_batched_tokens
         self.model = Llama(config, weights, ops)
         num_rows = min(size.max_num_seqs, max_num_batched_tokens)  # of logits: one a request, and each has a token
         table = device.asarray(rope_table(config.rope, config.head_dim, size.max_model_len))
@@ -72,7 +73,9 @@ class Runner:
         """Compute a step and write its keys and values.
 
         Logits (L,V) float32, until the next step: the last token's of each request that is_sampled, in plan order.
+        UserError for a block that the cache does not have, which a student's block pool may have handed out.
         """
+        _check_blocks(plan, self.cache.num_blocks)
         with self.device.no_allocation():
             if all(len(part.token_ids) == 1 and part.is_sampled for part in plan.requests):
                 size = self.graphs.size_for(len(plan.requests))
@@ -82,7 +85,13 @@ class Runner:
             return self._run(*self._last_step)
 
     def warm_up(self) -> None:
-        """Capture the decode steps of every size now, the largest first, instead of when each comes."""
+        """Capture the decode steps of every size now, the largest first, instead of when each comes.
+
+        And before, run a step of the most tokens there may be: CUDA loads a product's code when it first runs.
+        """
+        if self.graphs.sizes:
+            with self.device.no_allocation():
+                self._run(*self.inputs.lay_out(StepPlan({}), 1, self.max_num_tokens))
         for size in self.graphs.sizes[::-1]:
             for _ in range(2):  # the first compiles, the second captures
                 with self.device.no_allocation():
@@ -122,3 +131,13 @@ class Runner:
     def _run(self, tokens: Array, meta: StepMeta) -> Array:
         buffers = self.buffers.take(len(tokens), len(meta.logits_indices))
         return self.model.forward(tokens, self.cache, meta, buffers)
+
+
+def _check_blocks(plan: StepPlan, num_blocks: int) -> None:
+    for part in plan.requests:
+        for block in part.new_block_ids:
+            if not isinstance(block, (int, np.integer)) or not 0 <= block < num_blocks:
+                raise UserError(
+                    f"request {part.request_id!r} was given block {block!r:.40}, and the cache has blocks 0 to "
+                    f"{num_blocks - 1}; allocate() of a block pool hands out these"
+                )

@@ -7,19 +7,19 @@ nothing but what its Request holds: params, prompt and output token ids, and how
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 from tiny_vllm.device.base import Device
+from tiny_vllm.engine.sampling_rows import Batch, index_of, set_penalties
 from tiny_vllm.engine.token_history import TokenHistory
 from tiny_vllm.ops.argmax import Argmax
-from tiny_vllm.ops.sampling import ROW, SamplingKernels
+from tiny_vllm.ops.sampling import SamplingKernels
 from tiny_vllm.sampling_params import MAX_LOGIT_BIASES, MAX_STOP_TOKEN_IDS
-from tiny_vllm.types import Array, Request, SamplingParams
+from tiny_vllm.types import Array, Request
 
 Bias = tuple[int, float]
-LARGEST, SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 
 
 class TokenSampler:
@@ -44,6 +44,7 @@ class TokenSampler:
         self._kernels = SamplingKernels(device, num_rows, vocab_size, num_biases, num_rows, max_model_len)
         self._history = TokenHistory(device, self._kernels.history)
         self._ids = device.zeros((num_rows,), np.int32)
+        self._batch = Batch.of([], vocab_size)  # of the step before: mostly the next one's too
 
     def sample(self, logits: Array, requests: list[Request]) -> list[int]:
         """logits (R,V) float32 on the device, which stay as they are -> the next token id of each of the R requests."""
@@ -57,72 +58,44 @@ class TokenSampler:
         The token before may be in flight. Request.num_in_flight counts the token that is to be drawn as well, as the
         scheduler does; 0, where nobody counts, means 1.
         """
+        if not self._batch.is_of(requests):
+            self._batch = Batch.of(requests, self.vocab_size)
         with self.device.no_allocation():
-            biases = [self._biases_of(request) for request in requests]
-            if all(r.params.is_greedy and not r.params.has_penalties for r in requests) and not any(biases):
+            if self._batch.is_greedy:
                 self._argmax(logits, out=out)
             else:
-                self._kernels(logits, self._rows(requests, biases), [b for each in biases for b in each], out)
+                rows = self._batch.rows_now()
+                self._penalize(rows)
+                self._kernels(logits, rows, self._bias(rows), out)
         return True
 
     def reset(self) -> None:
         """Forget all requests."""
         self._history.reset()
+        self._batch = Batch.of([], self.vocab_size)
+
+    def _penalize(self, rows: np.ndarray) -> None:
+        """Set the penalties of the rows that have some."""
+        penalized = [self._batch.requests[r] for r in self._batch.penalized]
+        for r, request, slot in zip(self._batch.penalized, penalized, self._history.place(penalized)):
+            set_penalties(rows[r], request, slot)
+
+    def _bias(self, rows: np.ndarray) -> list[Bias]:
+        """The biases of all rows, one behind the other, and in each row which are its own."""
+        found: list[Bias] = []
+        for r in self._batch.biased:
+            mine = self._biases_of(self._batch.requests[r])
+            rows[r]["first_bias"], rows[r]["num_biases"] = len(found), len(mine)
+            rows[r]["is_adjusted"] |= len(mine) > 0
+            found += mine
+        return found
 
     def _biases_of(self, request: Request) -> list[Bias]:
         """(token id, what is added to its logit), each id once; -inf for what may not come yet."""
         params = request.params
-        if not params.logit_bias and not params.min_tokens:
-            return []
         biases = dict(params.logit_bias or {})
-        if _index(request) < params.min_tokens:
+        if index_of(request) < params.min_tokens:
             ends = set(request.stop_token_ids) | set(params.stop_token_ids)
             ends |= set() if params.ignore_eos else self._eos_token_ids
             biases.update((token_id, float("-inf")) for token_id in ends if token_id < self.vocab_size)
         return list(biases.items())
-
-    def _rows(self, requests: list[Request], biases: Sequence[list[Bias]]) -> np.ndarray:
-        """How to draw from each row, as the kernels take it: (R,) ROW.
-
-        By columns, and only for the rows that need more than a temperature by row: a step of hundreds of requests
-        waits for this.
-        """
-        rows = np.zeros(len(requests), ROW)
-        rows["slot"] = -1
-        params = [request.params for request in requests]
-        assert all(p.seed is not None or p.is_greedy for p in params), "a request that draws has a seed"
-        seeds = np.array([p.seed or 0 for p in params], np.uint64)
-        rows["temperature"] = [0 if p.is_greedy else min(p.temperature, LARGEST) for p in params]
-        rows["seed_low"], rows["seed_high"] = seeds & np.uint64(0xFFFFFFFF), seeds >> np.uint64(32)
-        rows["index"] = [_index(request) for request in requests]
-        for r, each in enumerate(params):
-            if not each.is_greedy and (each.top_k > 0 or each.top_p < 1 or each.min_p > 0):
-                self._set_filters(rows[r], each)
-        rows["num_biases"] = [len(mine) for mine in biases]
-        rows["first_bias"] = np.cumsum(rows["num_biases"]) - rows["num_biases"]
-        penalized = [r for r, each in enumerate(params) if each.has_penalties]
-        for r, slot in zip(penalized, self._history.place([requests[r] for r in penalized])):
-            _set_penalties(rows[r], requests[r], slot)
-        rows["is_adjusted"] |= rows["num_biases"] > 0
-        return rows
-
-    def _set_filters(self, row: np.void, params: SamplingParams) -> None:
-        row["is_filtered"] = 1
-        row["top_k"] = min(params.top_k if params.top_k > 0 else self.vocab_size, self.vocab_size)
-        row["top_p"], row["min_p"] = max(params.top_p, SMALLEST), params.min_p
-
-
-def _set_penalties(row: np.void, request: Request, slot: int) -> None:
-    params = request.params
-    row["is_adjusted"] = 1
-    row["repetition_penalty"] = min(max(params.repetition_penalty, SMALLEST), LARGEST)
-    row["presence_penalty"], row["frequency_penalty"] = params.presence_penalty, params.frequency_penalty
-    row["slot"], row["num_prompt"] = slot, len(request.prompt_token_ids)
-    row["num_known"] = request.num_tokens
-    row["num_tokens"] = request.num_tokens + max(request.num_in_flight - 1, 0)
-    row["newest"] = (request.output_token_ids or request.prompt_token_ids)[-1]
-
-
-def _index(request: Request) -> int:
-    """The index in the answer of the token that is to be drawn."""
-    return len(request.output_token_ids) + max(request.num_in_flight - 1, 0)

@@ -10,28 +10,11 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from tiny_vllm.engine.engine_stats import SchedulerStats
 from tiny_vllm.engine.limits import Limits
 from tiny_vllm.errors import UserError
 from tiny_vllm.types import IN_FLIGHT, BlockPool, PrefixCache, Request, Resettable, ScheduledRequest, StepPlan
-
-
-@dataclass(frozen=True)
-class SchedulerStats:
-    """Requests and blocks at this moment; prefix tokens and preemptions since the start."""
-
-    num_running: int
-    num_waiting: int
-    num_blocks: int
-    num_used_blocks: int  # owned by requests; a block that only caches a prefix is free
-    prefix_queries: int  # tokens of the requests admitted so far ...
-    prefix_hits: int  # ... and those of them found in the prefix cache; a preempted request's return counts in neither
-    num_preemptions: int
-
-    @property
-    def prefix_hit_rate(self) -> float:
-        return self.prefix_hits / self.prefix_queries if self.prefix_queries else 0.0
 
 
 class Scheduler:
@@ -59,6 +42,7 @@ class Scheduler:
         self.running: OrderedDict[str, Request] = OrderedDict()
         self.waiting: OrderedDict[str, Request] = OrderedDict()
         self._epochs = itertools.count()  # never one twice, so that a request id may come again
+        self._newest: StepPlan | None = None  # whose full blocks nobody can find yet
         self._prefix_queries = self._prefix_hits = self._num_preemptions = 0
 
     def add(self, request: Request) -> None:
@@ -66,7 +50,7 @@ class Scheduler:
         if request.request_id in self.running or request.request_id in self.waiting:
             raise UserError(f"request id {request.request_id!r} is taken; give each request an id of its own")
         self.limits.check(request)
-        request.epoch = next(self._epochs)
+        request.epoch, request.max_num_tokens = next(self._epochs), self.limits.max_num_tokens(request)
         self.waiting[request.request_id] = request
 
     def abort(self, request_id: str) -> None:
@@ -86,6 +70,7 @@ class Scheduler:
             for request in requests.values():
                 request.finish_reason = "abort"
             requests.clear()
+        self._newest = None
         if isinstance(self.pool, Resettable):
             self.pool.reset()
 
@@ -95,6 +80,7 @@ class Scheduler:
         The plan counts as done at once: the next may be made before this one's update, and then holds IN_FLIGHT for
         the ids that are not yet known. At most one step more, and updates come in the order of the plans.
         """
+        self._cache_full_blocks()
         parts: list[ScheduledRequest] = []
         budget = self.limits.max_num_batched_tokens
         for request in list(self.running.values()):
@@ -109,7 +95,8 @@ class Scheduler:
             count = min(self._num_pending(request), budget)
             parts.append(self._take(request, count, first_new_block=0))
             budget -= count
-        return StepPlan({part.request_id: len(part.token_ids) for part in parts}, tuple(parts))
+        self._newest = StepPlan({part.request_id: len(part.token_ids) for part in parts}, tuple(parts))
+        return self._newest
 
     def update(self, plan: StepPlan, token_ids: dict[str, int]) -> list[Request]:
         """Take in what a step drew, for each of its requests that is_sampled; returns the requests that got a token.
@@ -117,12 +104,13 @@ class Scheduler:
         Those that ended have a finish_reason, and their blocks are free. If a request ended or was preempted after the
         plan was made, its id is dropped.
         """
+        if plan is self._newest:
+            self._cache_full_blocks()
         updated = []
         for part in plan.requests:
-            request = self.running.get(part.request_id)
-            if request is None or request.epoch != part.epoch:
+            request = self._owner(part)
+            if request is None:
                 continue
-            self._cache_full_blocks(request, part)
             if part.is_sampled:
                 request.num_in_flight -= 1
                 request.output_token_ids.append(token_ids[part.request_id])
@@ -139,23 +127,28 @@ class Scheduler:
         num_used = num_blocks - self.pool.num_free
         return SchedulerStats(len(self.running), len(self.waiting), num_blocks, num_used, *totals)
 
+    def _owner(self, part: ScheduledRequest) -> Request | None:
+        """The request of a part; None if it has ended or was preempted since it was planned."""
+        request = self.running.get(part.request_id)
+        return request if request is not None and request.epoch == part.epoch else None
+
     def _num_pending(self, request: Request) -> int:
         """Tokens to compute; 0 if the token in flight may be the last, which is never computed."""
         num_tokens = request.num_tokens + request.num_in_flight
-        return 0 if num_tokens >= self.limits.max_num_tokens(request) else num_tokens - request.num_computed_tokens
+        return 0 if num_tokens >= request.max_num_tokens else num_tokens - request.num_computed_tokens
 
     def _take(self, request: Request, count: int, first_new_block: int) -> ScheduledRequest:
         """The next `count` tokens of a request, which has the blocks for them."""
-        start, end = request.num_computed_tokens, request.num_computed_tokens + count
-        token_ids = request.tokens_between(start, end)
-        is_sampled = end == request.num_tokens + request.num_in_flight
+        start, end, num_known = request.num_computed_tokens, request.num_computed_tokens + count, request.num_tokens
+        token_ids = tuple(request.tokens_between(start, end)) if start < num_known else ()
+        is_sampled = end == num_known + request.num_in_flight
         request.num_computed_tokens = end
         request.num_in_flight += is_sampled
         return ScheduledRequest(
             request.request_id,
             request.epoch,
             start,
-            tuple(token_ids + [IN_FLIGHT] * (count - len(token_ids))),
+            token_ids if end <= num_known else (*token_ids, IN_FLIGHT),
             is_sampled,
             first_new_block,
             tuple(request.block_ids[first_new_block:]),
@@ -170,7 +163,7 @@ class Scheduler:
         """
         request = next(iter(self.waiting.values()))
         shared = self._lookup(request)
-        num_tokens = min(request.num_tokens + 1, self.limits.max_num_tokens(request) - 1)
+        num_tokens = min(request.num_tokens + 1, request.max_num_tokens - 1)
         num_new = self.limits.blocks_for(num_tokens) - len(shared)
         free = self.prefix_cache.num_free_beside(shared) if self.prefix_cache else self.pool.num_free
         if num_new > free:
@@ -197,14 +190,16 @@ class Scheduler:
 
     def _grow(self, request: Request, count: int) -> bool:
         """Get the blocks for `count` more tokens; False if the request was itself the youngest and had to go."""
-        num_new = self.limits.blocks_for(request.num_computed_tokens + count) - len(request.block_ids)
+        end, size = request.num_computed_tokens + count, self.pool.block_size
+        if end <= len(request.block_ids) * size:
+            return True
+        num_new = -(-end // size) - len(request.block_ids)
         while num_new > self.pool.num_free:
             youngest = next(reversed(self.running.values()))
             self._preempt(youngest)
             if youngest is request:
                 return False
-        if num_new > 0:
-            request.block_ids += self.pool.allocate(num_new)
+        request.block_ids += self.pool.allocate(num_new)
         return True
 
     def _preempt(self, request: Request) -> None:
@@ -219,24 +214,33 @@ class Scheduler:
         """Blocks go back at once, even if a step in flight still writes to them.
 
         One stream runs the steps in order, so whoever gets the blocks in a later step writes after that. And a full
-        block that stays cached is safe: the step in flight writes only behind the tokens that updates have counted.
+        block that stays cached is safe: a step in flight writes behind it, or what it is cached for.
         """
         self.pool.free(request.block_ids)
         request.block_ids, request.num_computed_tokens, request.num_in_flight = [], 0, 0
         request.epoch = next(self._epochs)
 
-    def _cache_full_blocks(self, request: Request, part: ScheduledRequest) -> None:
-        """Let others find the blocks that this step filled: it has run, and all its ids are known by now."""
-        if self.prefix_cache is None:
+    def _cache_full_blocks(self) -> None:
+        """Let others find the blocks that the newest plan fills: all its ids are known by now.
+
+        Its step has been launched, and who reads the blocks runs after it. So this is done while the device computes,
+        and not when the first token of a long prompt waits to be handed out.
+        """
+        plan, self._newest = self._newest, None
+        if plan is None or self.prefix_cache is None:
             return
         size = self.pool.block_size
-        for index in range(part.start // size, part.end // size):
-            token_ids = request.tokens_between(index * size, (index + 1) * size)
-            self.prefix_cache.cache(request.block_ids, index, token_ids)
+        for part in plan.requests:
+            request = self._owner(part)
+            if request is None:
+                continue
+            for index in range(part.start // size, part.end // size):
+                token_ids = request.tokens_between(index * size, (index + 1) * size)
+                self.prefix_cache.cache(request.block_ids, index, token_ids)
 
     def _finish_reason(self, request: Request) -> str | None:
         last = request.output_token_ids[-1]
         ends_sequence = last in self.eos_token_ids and not request.params.ignore_eos
         if ends_sequence or last in request.stop_token_ids:
             return "stop"
-        return "length" if request.num_tokens >= self.limits.max_num_tokens(request) else None
+        return "length" if request.num_tokens >= request.max_num_tokens else None

@@ -1,15 +1,16 @@
 """A checkpoint in safetensors, one file or several: which tensors it holds, and each of them on demand.
 
-The files are memory-mapped, so that only the tensor asked for is read. (A safetensors file is 8 bytes of header length,
-a JSON header of names, types, shapes and offsets, and the bytes.)
+The files are memory-mapped: only what is used of a tensor is read, and nothing is copied on the way. (A safetensors
+file is 8 bytes of header length, a JSON header of names, types, shapes and offsets, and the bytes. The `safetensors`
+library checks all of it when it opens a file.)
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
-import ml_dtypes  # noqa: F401  (its import teaches NumPy, and so safetensors, the name "bfloat16")
+import ml_dtypes  # noqa: F401  (its import teaches NumPy the name "bfloat16")
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
@@ -26,16 +27,16 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._files: dict[str, Any] = {}
+        self._bytes: dict[str, np.ndarray] = {}
         self._dtypes: dict[str, str] = {}
         for file in _files(folder):
             self._add(file)
 
     def _add(self, file: Path) -> None:
         try:
-            opened = safe_open(file, framework="np")
-            names = opened.keys()
-            slices = {name: opened.get_slice(name) for name in names}
+            with safe_open(file, framework="np") as opened:
+                slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  (no dict)
+            data, offsets = _mapped(file)
         except (SafetensorError, OSError) as error:
             hint = "it is damaged or cut short, download it again"
             raise UserError(f"{file} cannot be read as safetensors ({error}); {hint}") from None
@@ -44,7 +45,7 @@ class Checkpoint:
             raise UserError(f"{file} holds {twice[0]}, and so does another file of {INDEX}; keep one")
         for name, part in slices.items():
             self.shapes[name] = tuple(part.get_shape())
-            self._files[name] = opened
+            self._bytes[name] = data[slice(*offsets[name])]
             self._dtypes[name] = part.get_dtype()
 
     def check_dtypes(self, names: list[str]) -> None:
@@ -54,8 +55,17 @@ class Checkpoint:
                 raise UserError(f"{self.folder}: {name} has the type {self._dtypes[name]}; {supported}")
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor as it is stored: bfloat16 (ml_dtypes), float16 or float32."""
-        return self._files[name].get_tensor(name)
+        """One tensor as it is stored: bfloat16 (ml_dtypes), float16 or float32; a read-only view of the file."""
+        return self._bytes[name].view(DTYPES[self._dtypes[name]]).reshape(self.shapes[name])
+
+
+def _mapped(file: Path) -> tuple[np.ndarray, dict[str, tuple[int, int]]]:
+    """The bytes behind the header, and where among them each tensor begins and ends."""
+    everything = np.asarray(np.memmap(file, np.uint8, "r"))
+    start = 8 + int(everything[:8].view(np.uint64)[0])
+    header = json.loads(everything[8:start].tobytes())
+    header.pop("__metadata__", None)
+    return everything[start:], {name: tuple(entry["data_offsets"]) for name, entry in header.items()}
 
 
 def _files(folder: Path) -> list[Path]:

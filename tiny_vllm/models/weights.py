@@ -134,19 +134,30 @@ class _Loader:
     def load(self, *names: str) -> Array:
         """The named tensors, one above the other, as one array on the device."""
         rows = sum(self.shapes[name][0] for name in names)
-        host = np.empty((rows, *self.shapes[names[0]][1:]), self.dtype)
+        array = self.device.empty((rows, *self.shapes[names[0]][1:]), self.dtype)
         start = 0
         for name in names:
-            part = host[start : start + self.shapes[name][0]]
-            _convert(self.checkpoint.read(name), part, name)
+            part = array[start : start + self.shapes[name][0]]
+            self._write(name, part)
             start += len(part)
-        array = self.device.asarray(host)
         if isinstance(array, np.ndarray):
             array.flags.writeable = False  # weights never change: the emulator may keep a widened copy
-        self.done += host.nbytes
+        self.done += array.nbytes
         if self.progress:
             self.progress(self.done, self.total)
         return array
+
+    def _write(self, name: str, target: Array) -> None:
+        """One tensor into its place: straight from the file where the type is the same, else through host memory."""
+        source = self.checkpoint.read(name)
+        if isinstance(target, np.ndarray):
+            _convert(source, target, name)
+        elif source.dtype == target.dtype:
+            self.device.copy_in(target, source)
+        else:
+            host = np.empty(source.shape, self.dtype)
+            _convert(source, host, name)
+            self.device.copy_in(target, host)
 
 
 def _convert(source: np.ndarray, target: np.ndarray, name: str) -> None:

@@ -5,7 +5,7 @@ See docs/batch_invariance.md; the idea is He et al., "Defeating Nondeterminism i
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tiny_vllm.device.base import Device
 from tiny_vllm.device.checks import check_shape
 from tiny_vllm.device.source import as_dtype
 from tiny_vllm.errors import UserError
+from tiny_vllm.ops.invariant_mma import MmaProduct, what_is_missing
 from tiny_vllm.ops.tuned import TunedOps
 from tiny_vllm.types import Array
 
@@ -22,16 +23,25 @@ SHORT_TILE, TALL_TILE = (SIDE, 2 * SIDE), (4 * SIDE, 4 * SIDE)  # rows and colum
 
 
 class InvariantOps(TunedOps):
-    """TunedOps with one product, kernels/linear.cu, and one attention, kernels/attention.cu, for steps of any shape.
+    """TunedOps with one product and one attention, kernels/attention.cu, for steps of any shape.
 
     The other kernels take each row by itself already, in blocks whose size the step does not change.
+    product: "mma" runs kernels/linear_mma.cu, on tensor cores, "plain" kernels/linear.cu; "auto" runs the former on a
+    GPU where it holds. Which of them depends on the weight, and on nothing of the step.
     """
 
     name: ClassVar[str] = "invariant"
 
-    def __init__(self, device: Device, config: Any, dtype: Any) -> None:
+    def __init__(
+        self, device: Device, config: Any, dtype: Any, product: Literal["auto", "plain", "mma"] = "auto"
+    ) -> None:
         # The paged kernels split a context by the batch size; attention.cu has its tiles at fixed positions.
         super().__init__(device, config, dtype, attention="plain")
+        missing = what_is_missing(device, dtype)
+        if product == "mma" and missing:
+            raise UserError(f"product='mma' does not hold here: {missing}; leave product at 'auto'")
+        plain = product == "plain" or missing or (product == "auto" and device.name == "emulator")
+        self._mma = None if plain else MmaProduct(device, dtype)
 
     def linear(self, x: Array, weight: Array, out: Array | None = None, add: bool = False) -> Array:
         """x (T,K) @ weight (N,K) transposed -> out (T,N), of the element type or float32; both rows contiguous."""
@@ -40,6 +50,9 @@ class InvariantOps(TunedOps):
         if add and out is None:
             raise UserError("linear: add=True adds to out; give the array")
         out = self._out("linear", out, (rows, columns))
+        if self._mma is not None and self._mma.holds(weight):
+            self._mma(x, weight, out, add)
+            return out
         name, (height, width) = ("linear_short", SHORT_TILE) if rows <= SHORT_ROWS else ("linear", TALL_TILE)
         if as_dtype(out.dtype) == np.float32:
             name += "_float"

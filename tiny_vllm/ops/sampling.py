@@ -32,7 +32,8 @@ ROW = np.dtype(
         ("newest", np.int32),
     ]
 )
-TOKENS_PER_BLOCK = 4096  # of sampling_draw: 32 blocks for a vocabulary of 128,256, so that one row fills part of a GPU
+FEW_ROWS = 16  # at most so many: sampling_draw cuts a row smaller, so that its blocks fill more of a GPU
+FILTERS_AT_ONCE = 128  # sampling_filter has larger blocks where an SM gets one of them
 MAX_COUNTING_BLOCKS = 32  # of sampling_adjust: each has a row of counts
 
 
@@ -46,9 +47,7 @@ class SamplingKernels:
         self, device: Device, num_rows: int, vocab_size: int, num_biases: int, num_slots: int, max_model_len: int
     ) -> None:
         self._device, self._library = device, KernelLibrary(device, np.float32)
-        on_emulator = device.name == "emulator"  # where a thread that waits costs time
-        self._threads, self._draw_threads = (8, 1) if on_emulator else (512, 256)
-        self._tokens_per_block = -(-vocab_size // 4) * 4 if on_emulator else TOKENS_PER_BLOCK
+        self._on_emulator = device.name == "emulator"  # where a thread that waits costs time
         self.num_rows, self.vocab_size, self.max_model_len = num_rows, vocab_size, max_model_len
         self._rows = device.zeros((num_rows, ROW.itemsize // 4), np.int32)
         self._bias_ids = device.zeros((num_biases,), np.int32)
@@ -72,7 +71,8 @@ class SamplingKernels:
         """The launches alone, for rows that a call has set: a captured graph can hold them. is_filtered: any row."""
         if is_filtered:
             arguments = (logits, self._adjusted, self._rows, self._lowest_keys, self._last_ids, self.vocab_size)
-            self._launch("filter", (len(logits),), self._threads, arguments)
+            few = len(logits) <= FILTERS_AT_ONCE
+            self._launch("filter", (len(logits),), 8 if self._on_emulator else 1024 if few else 512, arguments)
         self._draw(logits, out)
 
     def _adjust(self, logits: Array, biases: list[tuple[int, float]]) -> None:
@@ -83,15 +83,22 @@ class SamplingKernels:
         count, vocabulary = logits.shape
         buffers = (self._adjusted, self._rows, self._bias_ids, self._bias_values, self.history, self._counts)
         arguments = (logits, *buffers, count, vocabulary, self.max_model_len)
-        self._launch("adjust", (min(count, len(self._counts)),), self._threads, arguments)
+        self._launch("adjust", (min(count, len(self._counts)),), 8 if self._on_emulator else 512, arguments)
 
     def _draw(self, logits: Array, out: Array) -> None:
         count, vocabulary = logits.shape
-        grid = (-(-vocabulary // self._tokens_per_block), count)
+        tokens_per_block, threads = self._draw_shape(count)
+        grid = (-(-vocabulary // tokens_per_block), count)
         filters = (self._adjusted, self._rows, self._lowest_keys, self._last_ids)
-        sizes = (vocabulary, self._tokens_per_block, self.max_model_len)
+        sizes = (vocabulary, tokens_per_block, self.max_model_len)
         arguments = (logits, *filters, self._best, self._num_arrived, out, self.history, *sizes)
-        self._launch("draw", grid, self._draw_threads, arguments)
+        self._launch("draw", grid, threads, arguments)
+
+    def _draw_shape(self, rows: int) -> tuple[int, int]:
+        """Tokens, a multiple of four, and threads of a block of sampling_draw."""
+        if self._on_emulator:
+            return -(-self.vocab_size // 4) * 4, 1
+        return (4096, 256) if rows <= FEW_ROWS else (8192, 128)
 
     def _launch(self, name: str, grid: tuple[int, ...], threads: int, arguments: tuple) -> None:
         self._library.kernel(f"sampling_{name}.cu", f"sampling_{name}")(grid, (threads,), arguments)

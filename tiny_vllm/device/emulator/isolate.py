@@ -151,10 +151,15 @@ class Child:
             self._process.wait(5)
         code = self._process.poll()
         self._end()
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-            return f"the process that ran it was ended by {name}, {_CAUSES.get(-code, 'for a reason unknown')}"
-        return f"the process that ran it ended with exit code {code}"
+        return cause_of_death(code)
+
+
+def cause_of_death(code: int | None) -> str:
+    """A sentence about a process that ended unasked; code: as Popen.returncode has it."""
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return f"the process that ran it was ended by {name}, {_CAUSES.get(-code, 'for a reason unknown')}"
+    return f"the process that ran it ended with exit code {code}"
 
 
 @lru_cache(maxsize=1)

@@ -141,8 +141,10 @@ class RawKernel:
         self._max_dynamic = size
         self._shapes.clear()
 
-    def __call__(self, grid: Any, block: Any, args: Sequence[Any], *, shared_mem: int = 0) -> None:
-        """Run it to its end, or record it while a graph is captured.
+    def __call__(
+        self, grid: Any, block: Any, args: Sequence[Any], *, shared_mem: int = 0, programmatic: bool = False
+    ) -> None:
+        """Run it to its end, or record it while a graph is captured; kernels never overlap, programmatic or not.
 
         Raises TypeError for arguments that do not fit the declaration, LaunchError for what CUDA refuses and for what
         goes wrong while it runs.

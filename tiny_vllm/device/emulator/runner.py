@@ -90,16 +90,19 @@ class LocalRunner:
         return self._lanes[:wanted]
 
     def _run_lanes(self, lanes: list[Lane]) -> list[int]:
-        run, timeout = guard().run, self._module.settings.timeout
         if len(lanes) == 1:
-            return [run(lanes[0].function, lanes[0].record, timeout)]
+            return [self._run_lane(lanes[0])]
         pool = thread_pool(self._module.workers - 1)
-        helpers = [pool.submit(run, lane.function, lane.record, timeout) for lane in lanes[1:]]
+        helpers = [pool.submit(self._run_lane, lane) for lane in lanes[1:]]
         try:
-            mine = run(lanes[0].function, lanes[0].record, timeout)
+            mine = self._run_lane(lanes[0])
         finally:
             wait(helpers)
         return [mine, *(helper.result() for helper in helpers)]
+
+    def _run_lane(self, lane: Lane) -> int:
+        """Holds the lane, its library and the arguments, though Ctrl-C may have taken the launching thread away."""
+        return guard().run(lane.function, lane.record, self._module.settings.timeout)
 
     def _report(self, lanes: list[Lane], results: list[int]) -> None:
         """Print what the kernel printed; raise for the first worker that did not come to its end."""

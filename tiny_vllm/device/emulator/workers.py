@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import os
 import shutil
 import struct
 import tempfile
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -31,10 +33,16 @@ def default_workers() -> int:
 
 
 def load_copy(library: Path) -> ctypes.CDLL:
-    """Load a library once more, with variables of its own: the loader tells libraries apart by their file."""
+    """Load a library once more, with variables of its own: the loader tells libraries apart by their file.
+
+    It is unloaded when nobody holds it any more: a process may map some 65,000 pieces of memory, and this takes four.
+    """
     with tempfile.NamedTemporaryFile(prefix="copy-", suffix=".so", dir=library.parent) as copy:
         shutil.copyfile(library, copy.name)
-        return ctypes.CDLL(copy.name)
+        loaded = ctypes.CDLL(copy.name)
+    # Not at the end of the process, which a thread of ours may still be at work at
+    weakref.finalize(loaded, _ctypes.dlclose, loaded._handle).atexit = False
+    return loaded
 
 
 class Lane:
@@ -43,6 +51,7 @@ class Lane:
     def __init__(self, library: ctypes.CDLL, index: int, plain: bool, args: Sequence[int], counter: int) -> None:
         """args: addresses of the arguments' values; counter: address of the shared number of the next block."""
         entry = getattr(library, f"emulator_{'plain' if plain else 'fibers'}_{index}")
+        self._library = library  # an address keeps nothing alive
         self.function = ctypes.cast(entry, ctypes.c_void_p).value or 0
         self.pointers = (ctypes.c_void_p * max(len(args), 1))(*args)
         self._record = bytearray(RECORD.size)

@@ -163,6 +163,8 @@ static inline void cp_async_16(unsigned to, const void* from, bool valid) {
     queue.copies[queue.begun++] = {place, valid ? from : nullptr};
 }
 
+static inline void cp_async_16_of_128(unsigned to, const void* from) { cp_async_16(to, from, true); }
+
 static inline void cp_async_commit() {
     emulator::CopyQueue& queue = emulator::copy_queue();
     if (queue.num_groups == emulator::kMaxCopies) queue.land(1);  // an empty group more than fits: the oldest may land
@@ -195,5 +197,7 @@ static inline uint4 load_once(const void* p) {
 }
 
 static inline void prefetch_l2(const void*) {}
+static inline void launch_next_kernel() {}
+static inline void wait_for_previous_kernel() {}  // kernels run one after the other
 
 #undef inline

@@ -10,7 +10,8 @@ import pytest
 
 from tests.conftest import DATA
 from tiny_vllm import cli
-from tiny_vllm.engine.bench import Result, nano_vllm, uniform
+from tiny_vllm.bench.throughput import Result
+from tiny_vllm.bench.workload import nano_vllm, uniform
 
 TINY = str(DATA / "tiny" / "tiny")
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from tiny_vllm.bench.ops.inputs import ROTATE_BYTES, Inputs
+from tiny_vllm.bench.ops.operation import Operation
 from tiny_vllm.device.base import Device
-from tiny_vllm.engine.bench_ops.inputs import ROTATE_BYTES, Inputs
-from tiny_vllm.engine.bench_ops.operation import Operation
 from tiny_vllm.ops.base import Ops
 
 PRODUCT = 8192  # rows and columns of the large product whose rate is the floor of FLOPs
@@ -56,24 +56,24 @@ class Timer:
         self.inputs.reset()
         first = operation.arrays(self.inputs)
         operation.launch(ops, *first)  # compiles, and allocates what is left to allocate
-        once = self._seconds(lambda: operation.launch(ops, *first))
+        once = self.seconds(lambda: operation.launch(ops, *first))
         count = num_launches(operation.num_bytes, once)
         sets = [operation.arrays(self.inputs) for _ in range(count)]
         with self.device.capture() as graph:
             for arrays in sets:
                 operation.launch(ops, *arrays)
         replays = REPLAYS if once < REPLAY_SECONDS else 3
-        seconds = [self._seconds(graph.launch) for _ in range(WARM_UPS + replays)]
+        seconds = [self.seconds(graph.launch) for _ in range(WARM_UPS + replays)]
         return statistics.median(seconds[WARM_UPS:]) / count
 
-    def machine(self) -> Machine:
-        """Bandwidth, and the rate of a product of the inputs' element type."""
+    def machine(self, size: int = PRODUCT) -> Machine:
+        """Bandwidth, and the rate of a product of the inputs' element type, (size,size) x (size,size)."""
         new, device = self.inputs.new, self.device
-        x, weight, out = new(PRODUCT, PRODUCT), new(PRODUCT, PRODUCT), self.inputs.out(PRODUCT, PRODUCT)
-        seconds = [self._seconds(lambda: device.gemm(x, weight, out)) for _ in range(WARM_UPS + 5)]
-        return Machine(device.bandwidth(), 2 * PRODUCT**3 / statistics.median(seconds[WARM_UPS:]))
+        x, weight, out = new(size, size), new(size, size), self.inputs.out(size, size)
+        seconds = [self.seconds(lambda: device.gemm(x, weight, out)) for _ in range(WARM_UPS + 5)]
+        return Machine(device.bandwidth(), 2 * size**3 / statistics.median(seconds[WARM_UPS:]))
 
-    def _seconds(self, run: Callable[[], Any]) -> float:
+    def seconds(self, run: Callable[[], Any]) -> float:
         """On the device, with nothing of use in its L2 cache at the start."""
         start, end = self.device.event(), self.device.event()
         self.inputs.argmax(self._swept, out=self._ids)

@@ -6,35 +6,38 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from tiny_vllm.bench.ops.ends import argmax, embed, sampling, take_rows, top_sampling
+from tiny_vllm.bench.ops.inputs import Step
+from tiny_vllm.bench.ops.layer import attention, linear, rms_norm, rope, silu_mul, write_kv
+from tiny_vllm.bench.ops.operation import Make, Operation, Sizes
+from tiny_vllm.bench.ops.stages import attn_in, attn_out, mlp_in, mlp_out
+from tiny_vllm.bench.ops.stages import head as whole_head
 from tiny_vllm.device.source import as_dtype
-from tiny_vllm.engine.bench_ops.ends import argmax, embed, sampling, take_rows, top_sampling
-from tiny_vllm.engine.bench_ops.inputs import Step
-from tiny_vllm.engine.bench_ops.layer import attention, linear, rms_norm, rope, silu_mul, write_kv
-from tiny_vllm.engine.bench_ops.operation import Make, Operation, Sizes
 from tiny_vllm.models.config import ModelConfig
 
 
 def operations(
     config: ModelConfig, dtype: Any, rows: Iterable[int], context: int, prefill: Iterable[Step]
 ) -> Iterator[Operation]:
-    """All of a step, in its order; each for every number of rows, attention over prompts for every step of `prefill`.
+    """All of a step in its order, then its stages; each for every number of rows, attention also for each of `prefill`.
 
     context: keys of each request of a decode step, the new one included.
     """
     sizes, rows = Sizes(config, as_dtype(dtype).itemsize), list(rows)
-    first: tuple[Make, ...] = (embed, rms_norm, *_products(sizes, "qkv"), rope, write_kv)
+    first: tuple[Make, ...] = (embed, rms_norm, *products(sizes, "qkv"), rope, write_kv)
     for make in first:
         yield from (make(sizes, count) for count in rows)
     yield from (attention(sizes, Step(count, 1, context - 1), "attention decode") for count in rows)
     yield from (attention(sizes, step, "attention prefill") for step in prefill)
-    mlp: tuple[Make, ...] = (*_products(sizes, "o", "gate_up"), silu_mul, *_products(sizes, "down"))
-    head: tuple[Make, ...] = (take_rows, *_products(sizes, "head"), argmax, sampling, top_sampling)
-    for make in mlp + head:
+    mlp: tuple[Make, ...] = (*products(sizes, "o", "gate_up"), silu_mul, *products(sizes, "down"))
+    head: tuple[Make, ...] = (take_rows, *products(sizes, "head"), argmax, sampling, top_sampling)
+    stages: tuple[Make, ...] = (attn_in, attn_out, mlp_in, mlp_out, whole_head)
+    for make in mlp + head + stages:
         yield from (make(sizes, count) for count in rows)
 
 
-def _products(sizes: Sizes, *names: str) -> list[Make]:
-    """The matrices (N,K) of a model; o and down add to the residual stream, the head's logits are float32."""
+def products(sizes: Sizes, *names: str) -> list[Make]:
+    """Products with a model's matrices (N,K); o and down add to the residual stream, the head's logits are float32."""
     hidden, inter = sizes.config.hidden_size, sizes.config.intermediate_size
     matrices: dict[str, dict[str, Any]] = {
         "qkv": {"columns": sizes.q + 2 * sizes.kv, "inner": hidden},

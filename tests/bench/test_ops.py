@@ -11,12 +11,13 @@ import pytest
 
 from tests.conftest import DATA
 from tiny_vllm import cli, cli_bench_ops
+from tiny_vllm.bench.ops.inputs import Inputs, Pool, Step
+from tiny_vllm.bench.ops.ladder import Rung, RungTime, climb, ladder_table, rungs
+from tiny_vllm.bench.ops.operation import Operation
+from tiny_vllm.bench.ops.operations import operations
+from tiny_vllm.bench.ops.report import as_dicts, table
+from tiny_vllm.bench.ops.timer import Machine, Row, Timer, num_launches
 from tiny_vllm.course import load_course_ops
-from tiny_vllm.engine.bench_ops.inputs import Inputs, Pool, Step
-from tiny_vllm.engine.bench_ops.operation import Operation
-from tiny_vllm.engine.bench_ops.operations import operations
-from tiny_vllm.engine.bench_ops.report import as_dicts, table
-from tiny_vllm.engine.bench_ops.timer import Machine, Row, Timer, num_launches
 from tiny_vllm.models.config import ModelConfig
 from tiny_vllm.models.shapes import SHAPES
 from tiny_vllm.ops.tuned import TunedOps
@@ -40,6 +41,12 @@ BY_HAND = {
     "argmax": (4_104_192 + 32, 1_026_048),
     "sampling": (4_104_192 + 8 * 76 + 32, 2_052_096),
     "sampling top-k top-p": (4_104_192 + 8 * 76 + 32, 2_052_096),
+    # norm, weights and residual as above; q, k and v written once; 64 float32 of the rotation and two indices a row
+    "stage attn_in": (32_768 + 4_096 + 12_582_912 + 49_152 + 2_048 + 64, 65_536 + 100_663_296 + 61_440),
+    "stage attn_out": (32_768 + 8_388_608 + 2 * 32_768, 67_108_864),
+    "stage mlp_in": (32_768 + 4_096 + 67_108_864 + 131_072, 65_536 + 536_870_912 + 262_144),
+    "stage mlp_out": (131_072 + 33_554_432 + 2 * 32_768, 268_435_456),
+    "stage head": (32_768 + 32 + 4_096 + 525_336_576 + 4_104_192, 65_536 + 4_202_692_608),
 }
 
 
@@ -114,7 +121,7 @@ def test_a_time_is_that_of_one_launch_of_many(device, monkeypatch):
             return super().silu_mul(gate_up, out)
 
     timer, times = Timer(Inputs(device, np.float32, 1 << 20), sweep_bytes=1 << 18), [1e-3, 9.0, 9.0] + [0.4, 0.6] * 10
-    monkeypatch.setattr(timer, "_seconds", lambda run: times.pop(0))  # one launch, two replays to warm up, twenty more
+    monkeypatch.setattr(timer, "seconds", lambda run: times.pop(0))  # one launch, two replays to warm up, twenty more
     [one] = (each for each in operations(config, np.float32, [3], 1, []) if each.name == "silu_mul")
     assert timer.measure(Counting(device, config, np.float32), one) == pytest.approx(0.5 / 20)
     assert len(calls) == len(set(calls)) == 21 and times == []
@@ -197,6 +204,8 @@ def test_json_on_the_emulator(capsys):
         (("--model-shape", "llama-9"), "invalid choice: 'llama-9'"),
         (("--model", "x", "--model-shape", "smollm2-135m"), "not allowed with argument"),
         (("--ops", "fast"), "invalid choice: 'fast'"),
+        (("--ladder", "--ops", "tuned"), "--ladder has every set of operations; leave out --ops"),
+        (("--only", "softmax"), "--only is 'softmax'; the operations are embed, rms_norm"),
     ],
 )
 def test_mistakes(capsys, arguments, message):
@@ -209,3 +218,94 @@ def test_the_course_is_the_plain_set(device):
     assert type(cli_bench_ops._make("course", device, config, np.float32)) is type(
         load_course_ops(device, config, np.float32)
     )
+
+
+def test_the_ladder_has_every_rung(device):
+    """In the order of the course; the last one is what the engine runs."""
+    found = rungs(device, ModelConfig.from_folder(TINY), np.dtype(np.float32))
+    names = {name: [each.name for each in found if name.startswith(each.operation)] for name in BY_HAND}
+    assert names["rms_norm"][:3] == [f"chapter 03, {rung}" for rung in ("one_thread", "tree", "warp")]
+    assert names["linear qkv"][:3] == [f"chapter 05, {gemm}" for gemm in ("naive", "tiled", "cublas")]
+    chapters = ["chapter 06, scores in memory", "chapter 13, one_pass", "chapter 13, flash_attention"]
+    assert names["attention decode"][:5] == [*chapters, "chapter 14, paged", "kernels/attention.cu"]
+    assert all(each[-1] == "kernels/, as the engine runs them" for each in names.values())
+    assert min(len(each) for name, each in names.items() if "sampling" not in name) == 2
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "linear qkv", "attention decode", "attention prefill", "argmax"])
+def test_every_rung_gives_the_same(device, name):
+    """Each launches a kernel of its own on the same arrays."""
+    config, dtype = ModelConfig.from_folder(TINY), np.dtype(np.float32)
+    inputs = Inputs(device, dtype, 1 << 16)
+    for each in operations(config, dtype, [3], 18, [Step(2, 3, 4)]):
+        if each.name != name:
+            continue
+        arrays, results = each.arrays(inputs), []
+        out = next(array for array in reversed(arrays) if hasattr(array, "shape"))
+        for rung in rungs(device, config, dtype):
+            if name.startswith(rung.operation):
+                rung.ops.reserve(each.rows, each.requests, each.max_len)
+                out[...] = 77
+                each.launch(rung.ops, *arrays)
+                results.append(device.to_host(out))
+        assert len(results) >= 2
+        for other in results[1:]:
+            np.testing.assert_allclose(other, results[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_ladders_rungs_are_not_one_kernel(device, monkeypatch):
+    """What a rung launches, by name."""
+    config, dtype = ModelConfig.from_folder(TINY), np.dtype(np.float32)
+    course = load_course_ops(device, config, dtype)
+    launched: list[str] = []
+    home: Any = next(each for each in type(course).__mro__ if "launch" in vars(each))
+    plain = home.launch
+
+    def launch(self: Any, source: str, kernel: str, *rest: Any) -> Any:
+        launched.append(kernel)
+        return plain(self, source, kernel, *rest)
+
+    monkeypatch.setattr(home, "launch", launch)
+    [one] = (each for each in operations(config, dtype, [3], 18, []) if each.name == "rms_norm")
+    for rung in rungs(device, config, dtype):
+        if "rms_norm".startswith(rung.operation):
+            one.launch(rung.ops, *one.arrays(Inputs(device, dtype, 1 << 16)))
+    assert launched == ["rms_norm_one_thread", "rms_norm_tree", "rms_norm_warp"]
+
+
+def test_the_ladders_table():
+    moves = ROWS[0].operation
+    times = [RungTime(moves, "first", 8e-6, None), RungTime(moves, "second", 2e-6, 8e-6)]
+    lines = ladder_table(Machine(1e12, 1e14), times).splitlines()
+    assert lines[2] == "| moves | 8 | (8,16) | first | 8.00 | 125 | 0.00 | 12% | - |"
+    assert lines[3] == "| moves | 8 | (8,16) | second | 2.00 | 500 | 0.00 | 50% | 4.00x |"
+    assert {line.count("|") for line in lines} == {10}
+
+
+def test_each_rung_is_measured_beside_the_one_before(device):
+    """By a timer that says 8, 4, 2 and 1 us in turn."""
+
+    class Halving:
+        seconds = 16e-6
+
+        def measure(self, ops: Any, operation: Operation) -> float:
+            self.seconds /= 2
+            return self.seconds
+
+    timer: Any = Halving()
+    found = [Rung(name, name or "last", None) for name in ("rms", "rms_norm", "rope", "")]
+    times = list(climb(timer, found, [replace(ROWS[0].operation, name="rms_norm")]))
+    assert [(each.rung, each.seconds, each.before) for each in times] == [
+        ("rms", 8e-6, None),
+        ("rms_norm", 4e-6, 8e-6),
+        ("last", 2e-6, 4e-6),
+    ]
+
+
+def test_the_ladder_from_the_command_line(capsys):
+    code, out, _ = bench(capsys, "--model", str(TINY), "--ladder", "--rows", "3", "--only", "rms_norm", "--json")
+    found = json.loads(out)["ladder"]
+    assert code == 0 and [each["rung"] for each in found][:2] == ["chapter 03, one_thread", "chapter 03, tree"]
+    assert {each["operation"] for each in found} == {"rms_norm"} and found[0]["rates"] is None
+    code, out, _ = bench(capsys, "--model", str(TINY), "--ladder", "--rows", "3", "--only", "rms_norm")
+    assert code == 0 and "| rms_norm | 3 | (3,64) | chapter 03, warp | - | - | - | - | - |" in out

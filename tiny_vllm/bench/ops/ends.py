@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tiny_vllm.engine.bench_ops.inputs import Inputs
-from tiny_vllm.engine.bench_ops.operation import FLOAT, INT, Operation, Sizes
+from tiny_vllm.bench.ops.inputs import Inputs
+from tiny_vllm.bench.ops.operation import FLOAT, INT, Operation, Sizes
 from tiny_vllm.ops.argmax import Argmax
 from tiny_vllm.ops.sampling import ROW
 

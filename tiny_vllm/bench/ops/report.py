@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tiny_vllm.engine.bench_ops.operation import Operation
-from tiny_vllm.engine.bench_ops.timer import Machine, Row
+from tiny_vllm.bench.ops.operation import Operation
+from tiny_vllm.bench.ops.timer import Machine, Row
 
 CELLS = ("us", "GB/s", "TFLOP/s", "of floor")  # of one set of operations
 
@@ -19,15 +19,17 @@ def as_dicts(machine: Machine | None, rows: Iterable[Row]) -> list[dict[str, Any
         floor = None if machine is None else one.floor(machine.bandwidth, machine.flops)
         about = {"operation": one.name, "rows": one.rows, "shape": one.shape}
         about |= {"bytes": one.num_bytes, "flops": one.flops, "floor_seconds": floor}
-        found.append(about | {"ops": {name: _rates(one, each, floor) for name, each in row.seconds.items()}})
+        found.append(about | {"ops": {name: rates(machine, one, each) for name, each in row.seconds.items()}})
     return found
 
 
-def _rates(operation: Operation, seconds: float | None, floor: float | None) -> dict[str, float] | None:
-    if seconds is None or floor is None:
+def rates(machine: Machine | None, operation: Operation, seconds: float | None) -> dict[str, float] | None:
+    """Of one measured time: bytes and FLOPs a second, and the floor's share of it; None without a time."""
+    if machine is None or seconds is None:
         return None
-    rates = {"bytes_per_second": operation.num_bytes / seconds, "flops_per_second": operation.flops / seconds}
-    return {"seconds": seconds, **rates, "floor_share": floor / seconds}
+    found = {"bytes_per_second": operation.num_bytes / seconds, "flops_per_second": operation.flops / seconds}
+    floor = operation.floor(machine.bandwidth, machine.flops)
+    return {"seconds": seconds, **found, "floor_share": floor / seconds}
 
 
 def table(machine: Machine | None, rows: Iterable[Row]) -> str:
@@ -46,14 +48,16 @@ def _cells(row: dict[str, Any], names: Iterable[str]) -> list[str]:
     if row["floor_seconds"] is not None:
         cells.append(f"{row['floor_seconds'] * 1e6:.2f}")
     for name in names:
-        rates = row["ops"][name]
-        cells += ["-"] * len(CELLS) if rates is None else _rate_cells(rates)
+        cells += rate_cells(row["ops"][name])
     return cells
 
 
-def _rate_cells(rates: dict[str, float]) -> list[str]:
-    numbers = rates["bytes_per_second"] / 1e9, rates["flops_per_second"] / 1e12
-    return [f"{rates['seconds'] * 1e6:.2f}", f"{numbers[0]:.0f}", f"{numbers[1]:.2f}", f"{rates['floor_share']:.0%}"]
+def rate_cells(found: dict[str, float] | None) -> list[str]:
+    """CELLS of what `rates` gave."""
+    if found is None:
+        return ["-"] * len(CELLS)
+    numbers = found["bytes_per_second"] / 1e9, found["flops_per_second"] / 1e12
+    return [f"{found['seconds'] * 1e6:.2f}", f"{numbers[0]:.0f}", f"{numbers[1]:.2f}", f"{found['floor_share']:.0%}"]
 
 
 def _scaled(value: int, unit: str) -> str:

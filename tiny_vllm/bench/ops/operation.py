@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tiny_vllm.engine.bench_ops.inputs import Inputs
+from tiny_vllm.bench.ops.inputs import Inputs
 from tiny_vllm.models.config import ModelConfig
 
 INT, FLOAT = 4, 4  # bytes

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tiny_vllm.engine.bench_ops.inputs import Inputs, Step
-from tiny_vllm.engine.bench_ops.operation import FLOAT, INT, Operation, Sizes
+from tiny_vllm.bench.ops.inputs import Inputs, Step
+from tiny_vllm.bench.ops.operation import FLOAT, INT, Operation, Sizes
 from tiny_vllm.engine.kv_cache import BLOCK_SIZE
 
 

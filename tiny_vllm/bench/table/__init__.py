@@ -1,0 +1,1 @@
+"""`tiny-vllm bench table`: the engine beside its peers, row by row, on one machine in one call."""
