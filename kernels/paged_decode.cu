@@ -195,6 +195,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS)
     const size_t row_stride = (size_t)num_kv_heads * columns;
     scalar_t* mine = out + row * row_stride + kv_head * columns;
     if (request == num_requests) {  // rows that nobody owns
+        wait_for_previous_kernel();
         for (int r = split; r < num_tokens - row; r += gridDim.y)
             for (int i = threadIdx.x; i < columns; i += blockDim.x) mine[r * row_stride + i] = scalar_t(0.0f);
         return;
@@ -202,7 +203,8 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS)
     const int warps = blockDim.x / 32, rows = query_start_loc[request + 1] - row, seq_len = seq_lens[request];
     Walk walk = {block_table + (size_t)request * table_width, table_width, split * warps + (int)threadIdx.x / 32,
                  (int)gridDim.y * warps, 0};
-    walk.look_up(0);  // before anything waits for the lengths
+    walk.look_up(0);             // before anything waits for the lengths
+    wait_for_previous_kernel();  // what came before is the plan of the step, older than the kernel before this one
     const int splits = min((int)gridDim.y, max(1, (seq_len + PAGE * warps - 1) / (PAGE * warps)));  // that have a page
     if (rows != 1 || split >= splits) return;
 
@@ -214,6 +216,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS)
     Softmax softmax = {{}, MINUS_INFINITY, 0.0f};
     attend(softmax, query, kv + (size_t)kv_head * 2 * PAGE * HEAD_DIM, walk, seq_len,
            (size_t)num_kv_heads * 2 * PAGE * HEAD_DIM, scale);
+    launch_next_kernel();  // not before: its weights would come in the way of these keys and values
     store_state(states, softmax, group);
     __syncthreads();
     finish(states, mine, partial + (size_t)blockIdx.x * gridDim.y * group * STATE, arrived + blockIdx.x, &flag, splits,

@@ -28,6 +28,11 @@ __device__ __forceinline__ void cp_async_16(unsigned to, const void* from, bool 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
 
+// The same, always valid, where the rest of the 128 bytes is soon wanted too: L2 asks the memory for all of them.
+__device__ __forceinline__ void cp_async_16_of_128(unsigned to, const void* from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 // The copies that this thread began since its last commit become a group.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -84,6 +89,22 @@ __device__ __forceinline__ uint4 load_once(const void* p) {
 
 // Ask for the 128 bytes around p to be brought into L2; any address of global memory that is mapped will do.
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// Programmatic dependent launch, which Hopper began; before it, and in a launch that does not ask for it, these two do
+// nothing. A kernel launched so may begin once every block of the one before it has called launch_next_kernel or ended.
+__device__ __forceinline__ void launch_next_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Wait until the kernel before this one has ended and all that it wrote can be seen. Whatever an earlier kernel of the
+// step writes may be read, and anything may be written, only after this.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 #endif
 

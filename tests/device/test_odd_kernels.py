@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ STRUCT = "struct P { int a; float b; double c; }; "
 LAYOUT = [("a", np.int32), ("b", np.float32), ("c", np.float64)]
 
 
-def run(body: str, *rest: object, parameters: str = "", code: str = "", **launch: int) -> list[float]:
+def run(body: str, *rest: object, parameters: str = "", code: str = "", **launch: Any) -> list[float]:
     """What a kernel of that body leaves in o[0..3], which start at -1."""
     out = np.full(4, -1, np.float32)
     kernel = RawKernel(f"{code}{C}void k(float* o{parameters}) {{ {body} }}", "k", timeout=20)

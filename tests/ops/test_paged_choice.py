@@ -95,11 +95,16 @@ def test_the_plan_of_a_decode_step(head_dim):
     """Blocks, shared memory and scratch stay within what the kernel and reserve have, for every batch."""
     for kv_heads in (1, 2, 3, 5, 8, 32):
         for requests in range(0, 300):
-            warps, splits = plan_decode(requests, kv_heads, head_dim)
+            warps, splits = plan_decode(requests, kv_heads, head_dim, 1000)
             assert 32 * warps <= (512 if head_dim == 64 else 256)
             assert warps * 8 * (head_dim + 4) * 4 <= 48 * 1024
             assert 1 <= splits <= MAX_SPLITS and (splits == 1 or requests * kv_heads * splits <= WAVE)
-    assert plan_decode(1, 8, 64) == (16, 16) and plan_decode(256, 8, 64) == (8, 1)
+    assert plan_decode(1, 8, 64, 1000) == (16, 16) and plan_decode(256, 8, 64, 1000) == (8, 1)
+
+
+@pytest.mark.parametrize(("width", "splits"), [(0, 1), (1, 1), (16, 1), (17, 2), (136, 9), (256, 16), (9999, 16)])
+def test_short_contexts_are_split_no_further_than_they_have_pages(width, splits):
+    assert plan_decode(1, 8, 64, width) == (16, splits)
 
 
 def test_rows_of_q_at_odd_places_are_refused(rng):

@@ -12,11 +12,17 @@ Dim = tuple[int, ...]
 
 
 class Kernel(Protocol):
-    """A compiled `__global__` function, called as CuPy's: kernel(grid, block, args, shared_mem=bytes)."""
+    """A compiled `__global__` function, called as CuPy's: kernel(grid, block, args, shared_mem=bytes).
+
+    programmatic: the kernel may begin while the one before it ends, and keeps the order itself, by the two functions
+    of kernels/ptx.cuh: programmatic dependent launch. It makes no difference where a device cannot do that.
+    """
 
     name: str
 
-    def __call__(self, grid: Dim, block: Dim, args: Sequence[Any], *, shared_mem: int = 0) -> None: ...
+    def __call__(
+        self, grid: Dim, block: Dim, args: Sequence[Any], *, shared_mem: int = 0, programmatic: bool = False
+    ) -> None: ...
 
 
 class Module(Protocol):

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tiny_vllm.device.base import Dim
+from tiny_vllm.device.cuda_driver import FIRST_DRIVER, launch_programmatic
 from tiny_vllm.device.cupy_setup import import_cupy
 from tiny_vllm.device.signature import Signature, parse_parameters
 from tiny_vllm.device.source import COMMON_OPTIONS
 from tiny_vllm.errors import CompileError, LaunchError, UserError
 
 cupy = import_cupy()
+runtime = cupy.cuda.runtime
 
 LARGEST = 2**31 - 1  # of a grid's x; CuPy would cut a larger one off, and make a zero or less a 1
 DriverError = cupy.cuda.driver.CUDADriverError
@@ -24,27 +26,45 @@ class Owner(Protocol):
 
     @property
     def stream(self) -> Any: ...
+    @property
+    def compute_capability(self) -> int: ...
     def hold(self, arguments: tuple[Any, ...]) -> None: ...
 
 
 class CudaKernel:
-    """A compiled `__global__` function; kernel(grid, block, args, shared_mem=bytes) checks and launches."""
+    """A compiled `__global__` function; kernel(grid, block, args, shared_mem=bytes) checks and launches.
+
+    programmatic: the kernel may begin while the one before it ends, where the GPU and its driver can do that.
+    """
 
     def __init__(self, device: Owner, raw: Any, name: str, signature: Signature) -> None:
         self.name = name
         self._device, self._raw, self._signature = device, raw, signature
         self._function = raw.kernel  # RawKernel's own call looks this up again each time
         self._cooperative = bool(raw.enable_cooperative_groups)
+        self._can_overlap = device.compute_capability >= 90 and runtime.driverGetVersion() >= FIRST_DRIVER
 
-    def __call__(self, grid: Dim, block: Dim, args: Sequence[Any], *, shared_mem: int = 0) -> None:
+    def __call__(
+        self, grid: Dim, block: Dim, args: Sequence[Any], *, shared_mem: int = 0, programmatic: bool = False
+    ) -> None:
         """Raises TypeError for a wrong argument, LaunchError in CUDA's words for a launch that it refuses."""
         passed = self._signature.check(args)
         if min(*grid, *block) < 1 or max(grid) > LARGEST or len(grid) > 3 or len(block) > 3:
             raise self._refused("CUDA_ERROR_INVALID_VALUE: invalid argument", grid, block, shared_mem)
+        if programmatic and self._can_overlap:
+            self._launch_programmatic(grid, block, passed, shared_mem)
+            return
         try:
             self._function(tuple(grid), tuple(block), passed, shared_mem, self._device.stream, self._cooperative)
         except DriverError as error:
             raise self._refused(error, grid, block, shared_mem) from error
+        self._device.hold(passed)
+
+    def _launch_programmatic(self, grid: Dim, block: Dim, passed: tuple[Any, ...], shared_mem: int) -> None:
+        try:
+            launch_programmatic(self._function.ptr, grid, block, passed, shared_mem, self._device.stream.ptr)
+        except LaunchError as error:
+            raise self._refused(error, grid, block, shared_mem) from None
         self._device.hold(passed)
 
     def _refused(self, words: Any, grid: Dim, block: Dim, shared_mem: int) -> LaunchError:
@@ -63,6 +83,15 @@ class CudaKernel:
             self._raw.max_dynamic_shared_size_bytes = size
         except DriverError as error:
             raise LaunchError(f"{self.name}: {error} ({size} bytes of dynamic shared memory)") from error
+
+    @property
+    def preferred_shared_memory_carveout(self) -> int:
+        """Percent of a multiprocessor's memory that is shared memory, the rest being L1; -1 leaves it to the driver."""
+        return int(self._raw.preferred_shared_memory_carveout)
+
+    @preferred_shared_memory_carveout.setter
+    def preferred_shared_memory_carveout(self, percent: int) -> None:
+        self._raw.preferred_shared_memory_carveout = percent
 
 
 class CudaModule:

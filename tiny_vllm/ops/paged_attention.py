@@ -42,16 +42,18 @@ def what_is_missing(device: Device, config: Any, dtype: Any, block_size: int = B
     return ""
 
 
-def plan_decode(num_requests: int, num_kv_heads: int, head_dim: int) -> tuple[int, int]:
-    """(warps of a block, splits of a context), by the batch size alone, so that a captured graph can hold the choice.
+def plan_decode(num_requests: int, num_kv_heads: int, head_dim: int, table_width: int) -> tuple[int, int]:
+    """(warps of a block, splits of a context), by the shapes alone, so that a captured graph can hold the choice.
 
     While (request, key/value head) pairs are fewer than a GPU has multiprocessors, a block has all the warps that its
-    registers allow, and the contexts are split until every multiprocessor has a block.
+    registers allow, and the contexts are split until every multiprocessor has a block, or every warp has a page of the
+    longest context that a block table of that width holds.
     """
     pairs = max(num_requests * num_kv_heads, 1)
     if pairs > WAVE:
         return 8, 1
-    return (16 if head_dim == 64 else 8), max(1, min(MAX_SPLITS, WAVE // pairs))
+    warps = 16 if head_dim == 64 else 8
+    return warps, max(1, min(MAX_SPLITS, WAVE // pairs, -(-table_width // warps)))
 
 
 class PagedAttention:
@@ -96,13 +98,13 @@ class PagedAttention:
         if longest > 1:
             self._prefill(arrays, shape, len(q), requests)
         if longest <= 1 or shortest <= 1:
-            self._decode(arrays, shape, requests)
+            self._decode(arrays, shape, requests, width)
 
-    def _decode(self, arrays: tuple[Array, ...], shape: tuple[Any, ...], requests: int) -> None:
-        warps, splits = plan_decode(requests, self._kv_heads, self._head_dim)
+    def _decode(self, arrays: tuple[Array, ...], shape: tuple[Any, ...], requests: int, width: int) -> None:
+        warps, splits = plan_decode(requests, self._kv_heads, self._head_dim, width)
         grid, shared = ((requests + 1) * self._kv_heads, splits), warps * self._group * self._state * 4
         args = (*arrays, *(self._scratch or ()), *shape)
-        self._kernel(DECODE)(grid, (32 * warps,), args, shared_mem=shared)
+        self._kernel(DECODE)(grid, (32 * warps,), args, shared_mem=shared, programmatic=True)
 
     def _prefill(self, arrays: tuple[Array, ...], shape: tuple[Any, ...], tokens: int, requests: int) -> None:
         slots = tokens // (PREFILL_ROWS // self._group) + requests + 1

@@ -8,11 +8,15 @@ from tiny_vllm.device.base import Device
 from tiny_vllm.device.checks import check_shape, row_stride
 from tiny_vllm.device.library import KernelLibrary
 from tiny_vllm.errors import UserError
+from tiny_vllm.ops import decode
 from tiny_vllm.ops.base import Ops
+from tiny_vllm.ops.buffers import Buffers
+from tiny_vllm.ops.decode import DecodeStages
 from tiny_vllm.ops.paged_attention import BLOCK_SIZE, PagedAttention, what_is_missing
 from tiny_vllm.types import Array, StepMeta
 
 THREADS = 256  # of a block whose threads never wait
+VECTOR_BYTES = 16  # of vectors.cuh
 COLUMNS = 4  # of attention.cu: output columns of a thread
 FOLD = 16  # of reduce.cuh: the fewest threads it works with
 
@@ -22,12 +26,26 @@ class TunedOps(Ops):
 
     attention: "paged" runs paged_decode.cu and paged_prefill.cu, on tensor cores, "plain" attention.cu; "auto" runs
     the former on a GPU where they hold, and the latter on the emulator, where it is the quicker one.
+    stages: "fused" runs decode_*.cu for steps of few rows that they hold for, "composed" primitives alone; "auto"
+    chooses between the two as with attention.
     """
 
     name: ClassVar[str] = "tuned"
+    FUSES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "attn_in": ("rms_norm", "linear", "rope", "write_kv"),
+        "attn_out": ("linear",),
+        "mlp_in": ("rms_norm", "linear", "silu_mul"),
+        "mlp_out": ("linear",),
+        "head": ("take_rows", "rms_norm", "linear"),
+    }
 
     def __init__(
-        self, device: Device, config: Any, dtype: Any, attention: Literal["auto", "plain", "paged"] = "auto"
+        self,
+        device: Device,
+        config: Any,
+        dtype: Any,
+        attention: Literal["auto", "plain", "paged"] = "auto",
+        stages: Literal["auto", "composed", "fused"] = "auto",
     ) -> None:
         super().__init__(device, config, dtype)
         if config.head_dim % 8 or not FOLD <= config.head_dim <= THREADS:
@@ -37,6 +55,7 @@ class TunedOps(Ops):
         self._waiting_threads = FOLD if device.name == "emulator" else THREADS
         self._paged = self._choose(attention)
         self._only_paged = attention == "paged"
+        self._decode = self._choose_stages(stages)
 
     def _choose(self, attention: str) -> PagedAttention | None:
         missing = what_is_missing(self.device, self.config, self.dtype)
@@ -45,6 +64,14 @@ class TunedOps(Ops):
         if attention == "plain" or missing or (attention == "auto" and self.device.name == "emulator"):
             return None
         return PagedAttention(self.device, self.config, self.dtype)
+
+    def _choose_stages(self, stages: str) -> DecodeStages | None:
+        missing = decode.what_is_missing(self.device, self.config, self.dtype)
+        if stages == "fused" and missing:
+            raise UserError(f"stages='fused' does not hold here: {missing}; leave stages at 'auto'")
+        if stages == "composed" or missing or (stages == "auto" and self.device.name == "emulator"):
+            return None
+        return DecodeStages(self.device, self.config, self.dtype)
 
     def reserve(self, num_tokens: int, num_requests: int, max_seq_len: int) -> None:
         if self._paged is not None:
@@ -84,7 +111,8 @@ class TunedOps(Ops):
         rows, width = len(gate_up), gate_up.shape[1] // 2
         check_shape("silu_mul: gate_up", gate_up, (rows, 2 * width))
         out = self._out("silu_mul", out, (rows, width))
-        self._launch("silu_mul", (rows, -(-width // THREADS)), THREADS, gate_up, out, width)
+        columns = THREADS * (VECTOR_BYTES // out.dtype.itemsize)  # of a block
+        self._launch("silu_mul", (rows, -(-width // columns)), THREADS, gate_up, out, width)
         return out
 
     def attention(self, q: Array, kv: Array, meta: StepMeta, out: Array | None = None) -> Array:
@@ -123,6 +151,32 @@ class TunedOps(Ops):
         check_shape("write_kv: slots", slots, (rows,))
         shape = (row_stride(k), row_stride(v), kv_heads, block_size, dim)
         self._launch("write_kv", (rows,), THREADS, k, v, kv, slots, *shape)
+
+    # ---- stages of few rows
+
+    def attn_in(self, x: Array, layer: Any, kv: Array, meta: StepMeta, b: Buffers) -> None:
+        fused = self._fused(len(x), layer.qkv, normed=True)
+        fused.attn_in(x, layer, kv, meta, b) if fused else super().attn_in(x, layer, kv, meta, b)
+
+    def attn_out(self, attended: Array, x: Array, layer: Any, b: Buffers) -> None:
+        fused = self._fused(len(x), layer.o, normed=False)
+        fused.add_product(attended, layer.o, x) if fused else super().attn_out(attended, x, layer, b)
+
+    def mlp_in(self, x: Array, layer: Any, b: Buffers) -> None:
+        fused = self._fused(len(x), layer.gate_up, normed=True)
+        fused.mlp_in(x, layer, b) if fused else super().mlp_in(x, layer, b)
+
+    def mlp_out(self, x: Array, layer: Any, b: Buffers) -> None:
+        fused = self._fused(len(x), layer.down, normed=False)
+        fused.add_product(b.activated, layer.down, x) if fused else super().mlp_out(x, layer, b)
+
+    def head(self, x: Array, weights: Any, meta: StepMeta, b: Buffers) -> Array:
+        fused = self._fused(len(meta.logits_indices), weights.lm_head, normed=True)
+        return fused.head(x, weights, meta, b) if fused else super().head(x, weights, meta, b)
+
+    def _fused(self, rows: int, weight: Array, normed: bool) -> DecodeStages | None:
+        """The fused stages, where they hold for a product of so many rows."""
+        return self._decode if self._decode is not None and self._decode.fits(rows, weight, normed) else None
 
     def _launch(self, name: str, grid: tuple[int, ...], threads: int, *args: Any) -> None:
         """Run kernel `name` of the file of that name; an empty batch launches nothing."""
