@@ -14,7 +14,7 @@ EXTRAS_cuda12 := [cuda12]
 EXTRAS_cuda13 := [cuda13]
 # Beside cuda12 no CUDA 13 compiler may be installed: CuPy would take its headers.
 DEV_none := [dev]
-DEV_cuda12 := [lint,test,cuda12]
+DEV_cuda12 := [book,lint,test,cuda12]
 DEV_cuda13 := [dev,cuda13]
 
 ifeq ($(filter none cuda12 cuda13,$(EXTRA)),)
@@ -29,7 +29,14 @@ PYTEST_ARGS ?=
 CUDA_SOURCES = find kernels chapters tiny_vllm tests \
                \( -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.cpp' \) -print0
 
-.PHONY: help install dev demo test test-gpu deep lint format clean
+# A notebook writes the reader's files into TINY_VLLM_WORK, so each run of a set gets a folder of its own.
+NBVAL := $(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 120
+define run_notebooks
+rm -rf build/work-$(1) && mkdir -p build/work-$(1)
+TINY_VLLM_WORK=$(CURDIR)/build/work-$(1) $(NBVAL) $(2)
+endef
+
+.PHONY: help install dev demo lab test test-notebooks test-gpu deep notebooks book lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -42,14 +49,32 @@ dev: $(DEV_INSTALLED) ## install what tests and linters need besides
 demo: $(INSTALLED) ## fetch a small model and stream an answer, with a GPU or without one
 	$(BIN)/tiny-vllm generate --chat --temperature 0 "What is the capital of Japan?"
 
+lab: $(INSTALLED) ## open JupyterLab, where a notebook's own copy runs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[notebooks]'
+	$(BIN)/jupyter lab
+
 test: $(DEV_INSTALLED) ## run the tests on the emulator, two at a time
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+test-notebooks: $(DEV_INSTALLED) ## run every notebook as it is committed, and with the exercises solved
+	$(BIN)/tiny-vllm fetch
+	$(call run_notebooks,committed,notebooks)
+	$(BIN)/python -m tools.build_notebooks --solved build/solved
+	$(call run_notebooks,solved,build/solved)
 
 test-gpu: $(DEV_INSTALLED) ## run the tests on this machine's NVIDIA GPU
 	$(BIN)/python -m pytest --device cuda $(PYTEST_ARGS)
 
 deep: $(DEV_INSTALLED) ## run every test, those that take minutes too
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile -m '' $(PYTEST_ARGS)
+
+notebooks: $(DEV_INSTALLED) ## build notebooks/ and the figures again from the chapters' pages
+	$(BIN)/python -m tools.build_notebooks
+
+book: $(DEV_INSTALLED) ## build the book into build/book, from notebooks that it runs first
+	rm -rf docs/lessons build/book
+	$(BIN)/python -m tools.build_notebooks --executed docs/lessons
+	$(BIN)/python -m sphinx -W --keep-going -q docs build/book
 
 lint: $(DEV_INSTALLED) ## check style and types: ruff, mypy, clang-format
 	$(BIN)/ruff check .

@@ -19,6 +19,11 @@ TINY = sorted(p.name for p in (DATA / "tiny").iterdir())
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("emulator", "cuda"), default="emulator", help="where kernels run")
+    parser.addoption(
+        "--impl",
+        default="solution",
+        help="whose answers tests/chapters/test_cases.py checks: solution, work, or a folder",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

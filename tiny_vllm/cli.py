@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tiny_vllm import __version__, cli_bench, cli_check, cli_doctor, cli_fetch, cli_generate
+from tiny_vllm import __version__, cli_bench, cli_check, cli_course, cli_doctor, cli_fetch, cli_generate
 from tiny_vllm.errors import KernelError, UserError
 
 FAILED, MISTAKE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
@@ -58,6 +58,7 @@ def build_parser() -> Parser:
     cli_fetch.add_parser(commands)
     cli_doctor.add_parser(commands)
     cli_check.add_parser(commands)
+    cli_course.add_parser(commands)
     return parser
 
 

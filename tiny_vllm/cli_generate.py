@@ -34,6 +34,9 @@ def add_parser(commands: Any) -> None:
     )
     _add_sampling(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the text")
+    parser.add_argument(
+        "--mine", metavar="FOLDER", help="run the course's set on your own files, work/ for example, in a child process"
+    )
     add_engine_options(parser)
     parser.set_defaults(run=run)
 
@@ -70,6 +73,17 @@ def _sampling_params(arguments: argparse.Namespace) -> SamplingParams:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer the prompt; the text goes to stdout, the figures to stderr."""
+    if arguments.mine is None:
+        return _run(arguments)
+    if arguments.ops == "reference":
+        raise UserError("--mine runs the course's kernels and yours, --ops reference runs none; leave one of them out")
+    from tiny_vllm.course.mine import run_mine
+
+    arguments.ops = "course"
+    return run_mine(arguments.mine, lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
     params = _sampling_params(arguments)
     text = _read_stdin() if arguments.prompt == "-" else arguments.prompt
     with _load(arguments) as llm:

@@ -18,8 +18,10 @@ def compile_kernel(device: Device, name: str) -> Kernel:
 
 
 def num_blocks(n: int, threads: int) -> int:
-    """How many blocks of `threads` threads give every one of n elements a thread: n / threads, rounded up."""
+    """How many blocks of `threads` threads give every one of n elements a thread, and no block more."""
+    # EXERCISE-BEGIN 0.1 (about 1 line): return the number of blocks; n and threads are whole numbers from 1 on
     return -(-n // threads)
+    # EXERCISE-END 0.1
 
 
 def vector_add(device: Device, a: Any, b: Any, threads: int = 128) -> np.ndarray:

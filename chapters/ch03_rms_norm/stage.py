@@ -40,6 +40,13 @@ class RMSNormOps(EmbeddingOps):
             self.launch(SOURCE, f"rms_norm_{rung}", (rows,), (threads,), x, weight, out, hidden, eps)
         return out
 
+    def squares_by_thread(self, x: Array, sums: Array) -> Array:
+        """What each of N threads adds up of each row: x (T,H) -> sums (T,N) float32."""
+        (rows, hidden), threads = x.shape, sums.shape[1]
+        check_shape("squares_by_thread: sums", sums, (rows, threads))
+        self.launch(SOURCE, "squares_by_thread", (rows,), (threads,), x, sums, hidden)
+        return sums
+
 
 def _check_threads(rung: str, threads: int) -> None:
     if not 1 <= threads <= MAX_THREADS:

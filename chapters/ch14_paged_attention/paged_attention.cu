@@ -17,11 +17,13 @@
 // Where the key at `position` of a request begins in kv; its value lies block_size * HEAD_DIM elements further on.
 __device__ __forceinline__ size_t key_offset(const int* blocks, int position, int block_size, int num_kv_heads,
                                              int kv_head) {
+    size_t row = 0;  // of HEAD_DIM elements
     // EXERCISE-BEGIN 14.1 (about 3 lines): from position to block, and place in it; mind that 2^31 elements are few
     size_t block = blocks[position / block_size];
     int place = position % block_size;
-    return ((block * num_kv_heads + kv_head) * 2 * block_size + place) * HEAD_DIM;
+    row = (block * num_kv_heads + kv_head) * 2 * block_size + place;
     // EXERCISE-END 14.1
+    return row * HEAD_DIM;
 }
 
 // How many keys a token sees, and which request it belongs to; 0 where nobody owns the row.
@@ -53,10 +55,11 @@ extern "C" __global__ void paged_attention(const scalar_t* q, int q_stride,  // 
     const int* blocks = block_table + (size_t)request * table_width;
     const scalar_t* q_vector = q + (size_t)token * q_stride + head * HEAD_DIM;
 
+    int first = 0, end = 0;
     // EXERCISE-BEGIN 14.2 (about 3 lines): this split's keys, [first, end); the last splits may have none
     int keys_a_split = (visible + splits - 1) / splits;
-    int first = min(visible, split * keys_a_split);
-    int end = min(visible, first + keys_a_split);
+    first = min(visible, split * keys_a_split);
+    end = min(visible, first + keys_a_split);
     // EXERCISE-END 14.2
 
     float maximum = -CUDART_INF_F, sum = 0.0f, value[(HEAD_DIM + THREADS - 1) / THREADS] = {};

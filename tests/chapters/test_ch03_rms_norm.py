@@ -67,3 +67,14 @@ def test_the_rungs_refuse_what_they_cannot_add(bench, ops):
         ops.rms_norm(bench.put(np.ones((1, 9))), weight, 1e-5)
     with pytest.raises(UserError, match=r"out has shape \(2, 8\); wanted \(1, 8\)"):
         ops.rms_norm(x, weight, 1e-5, bench.poisoned(2, 8))
+
+
+def test_each_thread_adds_its_own_squares(bench, rng, ops):
+    x = rng.normal(size=(3, 97)).astype(np.float32)
+    sums = ops.squares_by_thread(bench.put(x), bench.poisoned(3, 64))
+    expected = np.zeros((3, 64))
+    for column in range(97):
+        expected[:, column % 64] += np.float64(x[:, column]) ** 2
+    np.testing.assert_allclose(bench.get(sums), expected, rtol=1e-6)
+    with pytest.raises(UserError, match=r"squares_by_thread: sums has shape \(2, 64\); wanted \(3, 64\)"):
+        ops.squares_by_thread(bench.put(x), bench.poisoned(2, 64))

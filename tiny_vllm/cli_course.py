@@ -1,0 +1,25 @@
+"""`tiny-vllm course COMMAND`: the exercises, for students and for lecturers. Each command is a file of its own."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+STUDENTS = ("list_", "start", "check", "hint", "diff", "status", "reset", "update")
+LECTURERS = ("release", "grade", "rehearse", "slides")
+
+
+def add_parser(commands: Any) -> None:
+    """The commands of `course`. Their modules, and NumPy with them, load when one of them is wanted."""
+    parser = commands.add_parser("course", help="the exercises: start a chapter, check an answer, take a hint")
+    parse = parser.parse_known_args
+
+    def parse_known_args(args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None) -> Any:
+        chosen = parser.add_subparsers(title="commands", dest="course_command", required=True, metavar="COMMAND")
+        for name in STUDENTS + LECTURERS:
+            import_module(f"tiny_vllm.course.commands.{name}").add_parser(chosen)
+        return parse(args, namespace)
+
+    parser.parse_known_args = parse_known_args

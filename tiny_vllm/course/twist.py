@@ -1,0 +1,59 @@
+"""A twist in a release: one sentence that changes the task, so that the published answer no longer fits."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tiny_vllm.course.chapter import Chapter, Exercise
+from tiny_vllm.errors import UserError
+
+
+def twisted(chapters: Sequence[Chapter], number: int) -> list[tuple[Chapter, Exercise]]:
+    """The exercises that have a twist of this number; UserError where none of the chapters has one."""
+    found = [(chapter, each) for chapter in chapters for each in chapter.exercises if number in each.twists]
+    if not found:
+        known = sorted({each for chapter in chapters for exercise in chapter.exercises for each in exercise.twists})
+        raise UserError(f"no exercise has a twist {number}; there are: {', '.join(map(str, known)) or 'none'}")
+    return found
+
+
+def state(root: Path, chapter: Chapter, exercise: Exercise, number: int) -> None:
+    """Say the sentence of a twist in the mark, on the page and in the notebook of a release at root.
+
+    chapter.toml gets a line `twist = N`, by which `course check` there knows what is right.
+    """
+    folder, sentence = root / "chapters" / chapter.name, exercise.twists[number]
+    id = re.escape(exercise.id)
+    _replace(folder / exercise.file, rf"(EXERCISE-BEGIN {id} .*\S)", rf"\1. This time: {_literal(sentence)}")
+    page = f"**This time:** {sentence}"
+    _replace(folder / "README.md", rf"(```python[^\n]*\n%%exercise {id}\b)", rf"{_literal(page)}\n\n\1")
+    toml = folder / "chapter.toml"
+    if (line := f"twist = {number}\n") not in (text := toml.read_text(encoding="utf-8")):
+        toml.write_text(line + text, encoding="utf-8")
+    for notebook in (root / "notebooks").glob(f"{chapter.number:02d}_*.ipynb"):
+        _insert(notebook, exercise.id, page)
+
+
+def _literal(text: str) -> str:
+    return text.replace("\\", r"\\")
+
+
+def _replace(file: Path, pattern: str, text: str) -> None:
+    changed, times = re.subn(pattern, text, file.read_text(encoding="utf-8"))
+    if times != 1:
+        raise UserError(f"{file.parent.name}/{file.name} has {times} places for a twist where it needs one: {pattern}")
+    file.write_text(changed, encoding="utf-8")
+
+
+def _insert(notebook: Path, exercise: str, page: str) -> None:
+    """A text cell before the exercise's own."""
+    content: dict[str, Any] = json.loads(notebook.read_text(encoding="utf-8"))
+    cells = content["cells"]
+    at = next(i for i, cell in enumerate(cells) if "".join(cell["source"]).startswith(f"%%exercise {exercise}"))
+    name = f"twist-{exercise.replace('.', '-')}"
+    cells.insert(at, {"cell_type": "markdown", "id": name, "metadata": {}, "source": [page]})
+    notebook.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
