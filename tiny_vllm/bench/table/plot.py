@@ -47,6 +47,7 @@ def save_roofline(table: Table, path: Path) -> None:
         _draw_points(axes, table, name)
     _name_rows(axes, table)
     axes.set(xscale="log", yscale="log", xlabel="FLOPs a byte that must move", ylabel="TFLOP/s")
+    axes.set_ylim(bottom=axes.get_ylim()[0] / 8)  # room for the rows' names below the points
     axes.set_title(f"{table.card}, {table.dtype}")
     axes.legend(loc="upper left")
     axes.grid(True, which="major", color="0.9", linewidth=0.6)
