@@ -29,8 +29,8 @@ def add_parser(commands: Any) -> None:
     latency = kinds.add_parser("latency", help="one batch of equal requests: seconds until it is done")
     latency.add_argument("--batch-size", type=int, default=8, metavar="N", help="requests (default: %(default)s)")
     for each in (throughput, latency):
-        each.add_argument("--input-len", type=int, default=32, metavar="N", help="tokens a prompt (default: 32)")
-        each.add_argument("--output-len", type=int, default=128, metavar="N", help="tokens an answer (default: 128)")
+        each.add_argument("--input-len", type=int, metavar="N", help="tokens a prompt (default: 32)")
+        each.add_argument("--output-len", type=int, metavar="N", help="tokens an answer (default: 128)")
         each.add_argument("--seed", type=int, default=0, metavar="S", help="of the prompts (default: 0)")
         each.add_argument("--json", action="store_true", help="print one JSON object")
         add_engine_options(each)
@@ -41,9 +41,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print what came out."""
-    for name in ("num_prompts", "batch_size", "input_len", "output_len"):
-        if getattr(arguments, name, 1) < 1:
-            raise UserError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give at least 1")
+    _check_sizes(arguments)
     from tiny_vllm.bench.throughput import throughput
     from tiny_vllm.llm import LLM
 
@@ -63,6 +61,20 @@ def run(arguments: argparse.Namespace) -> int:
         print(" | ".join(f"{name} {value}" for name, value in about.items()))
         print(result)
     return 0
+
+
+def _check_sizes(arguments: argparse.Namespace) -> None:
+    """Fill in the lengths; UserError for one below 1, or one that the workload would not look at."""
+    if arguments.kind == "throughput" and arguments.workload != "uniform":
+        for name in ("input_len", "output_len"):
+            if getattr(arguments, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise UserError(f"{option} is for --workload uniform; {arguments.workload} draws its own lengths")
+    arguments.input_len = 32 if arguments.input_len is None else arguments.input_len
+    arguments.output_len = 128 if arguments.output_len is None else arguments.output_len
+    for name in ("num_prompts", "batch_size", "input_len", "output_len"):
+        if getattr(arguments, name, 1) < 1:
+            raise UserError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give at least 1")
 
 
 def _workload(arguments: argparse.Namespace, vocab_size: int) -> Workload:

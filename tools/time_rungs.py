@@ -24,6 +24,7 @@ import numpy as np
 from chapters.ch03_rms_norm.stage import RMSNormOps
 from tiny_vllm.device import get_device
 from tiny_vllm.device.library import KernelLibrary
+from tiny_vllm.errors import UserError
 
 PAIRS, LAUNCHES, REPLAYS, EPS = 4, 20, 50, 1e-5
 ENGINE_THREADS = 256
@@ -36,7 +37,10 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=128, help="of a block, of the chapter's rungs")
     args = parser.parse_args()
-    device = get_device("cuda")
+    try:
+        device = get_device("cuda")
+    except UserError as error:
+        sys.exit(f"error: {error}")
     print(f"{device.description}, ({args.rows}, {args.hidden}) bfloat16, {args.threads} threads")
     floor = 2 * args.rows * args.hidden * BFLOAT16.itemsize / device.bandwidth()
     print(f"{'floor':12}{floor * 1e6:10.2f} us")

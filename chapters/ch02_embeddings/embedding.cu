@@ -12,7 +12,7 @@ extern "C" __global__ void embed_one_thread(const int* tokens,      // (num_toke
                                             const scalar_t* table,  // (vocab_size, hidden)
                                             scalar_t* out,          // (num_tokens, hidden)
                                             int num_tokens, int hidden) {
-    int t = blockIdx.x * blockDim.x + threadIdx.x;
+    int t = threadIdx.x + blockIdx.x * blockDim.x;
     if (t >= num_tokens) return;
     const scalar_t* source = table + (size_t)tokens[t] * hidden;
     scalar_t* target = out + (size_t)t * hidden;

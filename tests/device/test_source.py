@@ -169,3 +169,22 @@ def test_quotes_of_one_character_and_comments_that_go_on():
     text = """char q = '"'; // a "\n// b \\\n c\nint d; /* '"' */"""
     assert source.strip_comments(text).split() == ["char", "q", "=", "'\"';", "int", "d;"]
     assert source.strip_comments(text).count("\n") == text.count("\n")
+
+
+GAP = "// EXERCISE-BEGIN 3.2 (about 4 lines): add up\n    // your lines\n\n    // EXERCISE-END 3.2\n"
+
+
+def test_a_file_with_gaps_does_not_silently_stand_in_for_ours(overlay, monkeypatch):
+    """A folder that TINY_VLLM_WORK names is the course's business, which runs such files on purpose."""
+    monkeypatch.delenv("TINY_VLLM_WORK", raising=False)
+    monkeypatch.setattr(source, "default_overlay", lambda: overlay)
+    write(overlay[1], "ch03/a.cu", GAP)
+    assert "EXERCISE" in source.load_source("ch03/a.cu")
+    write(overlay[0], "ch03/a.cu", GAP)
+    with pytest.raises(UserError, match=r"work/ch03/a\.cu: exercise 3\.2 is not solved yet.*generate --mine work/"):
+        source.load_source("ch03/a.cu")
+    monkeypatch.setenv("TINY_VLLM_WORK", str(overlay[0]))
+    assert "EXERCISE" in source.load_source("ch03/a.cu")
+    monkeypatch.delenv("TINY_VLLM_WORK")
+    write(overlay[0], "ch03/a.cu", GAP.replace("// your lines", "sum += 1;"))
+    assert "sum += 1;" in source.load_source("ch03/a.cu")

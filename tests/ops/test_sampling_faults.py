@@ -59,7 +59,7 @@ SAMPLING_FAULTS = [
     ),
     ("a bin begins at the top", FILTER, "wanted - before, work", "wanted, work", NUMPY),
     ("a full bin is listed", FILTER, "work.bins[bin].count > MAX_LISTED", "false", CROWD),
-    ("the noise is taken for less than it may be", DRAW, "32.0f - __log2f", "28.0f - __log2f", GRID),
+    ("the noise is taken for less than it may be", DRAW, "32.0f - __log2f", "28.0f - __log2f", SECOND),
     ("a thread has no second token", DRAW, "other = fmaxf(other, bound);", "", SECOND),
     ("a token that was overtaken is forgotten", DRAW, "            other = best;\n", "", SECOND),
     ("the temperature is forgotten", DRAW, "logit / temperature + gumbel", "logit + gumbel", GRID),

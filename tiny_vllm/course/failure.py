@@ -97,7 +97,8 @@ def _unsolved(failure: Failure) -> str:
     wrong = failure.mismatch
     if wrong is None:
         return failure.error.partition("\n")[0]
-    count = f"{failure.never_written} of {wrong.total} never written" if failure.never_written else _how_many(wrong)
+    unwritten = min(failure.never_written, wrong.total)  # there may be several outputs; the first is shown
+    count = f"{unwritten} of {wrong.total} never written" if unwritten else _how_many(wrong)
     return f"{_place(wrong)}   ({count})"
 
 

@@ -36,6 +36,7 @@ _COMMENT_OR_STRING = re.compile(
     r"""//(?:\\\n|[^\n])*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""",  # a backslash carries // on
     re.DOTALL,
 )
+_UNSOLVED = re.compile(r"// EXERCISE-BEGIN (\d+\.\d+)[^\n]*\n(?:[ \t]*(?://[^\n]*)?\n)*?[ \t]*// EXERCISE-END \1")
 _REQUIRES = re.compile(r"\brequires:\s*sm_(\d+)")
 
 
@@ -68,7 +69,20 @@ def load_source(name: str, overlay: Sequence[Path] | None = None) -> str:
     found = _find([name], folders)
     if found is None:
         raise UserError(f"there is no {name} in {_names(folders)}; {_way_out(name, folders)}")
-    return _Inliner(folders).expand(found, ())
+    text = _Inliner(folders).expand(found, ())
+    if overlay is None and "TINY_VLLM_WORK" not in os.environ:
+        _check_solved(found, text)
+    return text
+
+
+def _check_solved(found: _Found, text: str) -> None:
+    """A reader's file with gaps left stands in for ours nowhere but where the course asks for it (TINY_VLLM_WORK)."""
+    gap = _UNSOLVED.search(text)
+    if gap and found.label.startswith("work/"):
+        raise UserError(
+            f"{found.label}: exercise {gap[1]} is not solved yet, and the file would stand in for ours; "
+            "run `tiny-vllm generate --mine work/`, which fills gaps, or move the file away"
+        )
 
 
 def scalar_options(dtype: Any) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ extern "C" __global__ void rms_norm_one_thread(const scalar_t* x,       // (num_
                                                const scalar_t* weight,  // (hidden,)
                                                scalar_t* out,           // (num_rows, hidden)
                                                int num_rows, int hidden, float eps) {
-    int index = blockIdx.x * blockDim.x + threadIdx.x;
+    int index = threadIdx.x + blockIdx.x * blockDim.x;
     if (index >= num_rows) return;
     const scalar_t* row = x + (size_t)index * hidden;
     scalar_t* y = out + (size_t)index * hidden;
@@ -38,7 +38,7 @@ __device__ float my_squares(const scalar_t* row,  // (hidden,)
 extern "C" __global__ void squares_by_thread(const scalar_t* x,  // (num_rows, hidden)
                                              float* sums,        // (num_rows, blockDim.x)
                                              int hidden) {
-    sums[blockIdx.x * blockDim.x + threadIdx.x] = my_squares(x + (size_t)blockIdx.x * hidden, hidden);
+    sums[threadIdx.x + blockIdx.x * blockDim.x] = my_squares(x + (size_t)blockIdx.x * hidden, hidden);
 }
 
 // The second rung. Grid (num_rows), block a power of two: block b takes row b, a tree in shared memory adds the sums.
