@@ -21,8 +21,8 @@ FOLDER = chapter(3).folder
 PROMPT = "The capital of France is"
 MUTANTS = sorted((FOLDER / "mutants").glob("*.cu"))
 NOT_OF_THE_TREE = re.compile(r"caught by: clean|exercise: 3\.5")
-# SmolLM2's rows have 576 float32 columns and 128 threads take them, which these mutants do rightly; the last one's fault
-# is who writes, not what.
+# SmolLM2's rows have 576 float32 columns and 128 threads take them, which these mutants do rightly; of the
+# last one who writes is wrong, not what.
 BLIND = {"do_while", "eps_to_first_order", "half_sum", "halve_the_columns", "serial_sum", "sixteen_passes"}
 BLIND |= {"thread_0_writes"}
 
