@@ -30,7 +30,7 @@ def add_parser(commands: Any) -> None:
     answer.add_argument("--line", type=int, metavar="N", help="the line that the fault is in")
     answer.add_argument("--kind", help=f"what check mode calls it: {', '.join(faults.KINDS)}")
     answer.add_argument("--repair", metavar="TEXT", help="what stands in the place of that line")
-    answer.add_argument("--after", action="store_true", help="put the repair behind the line instead")
+    answer.add_argument("--after", "--repair-after", action="store_true", help="put the repair behind the line instead")
     parser.set_defaults(run=run)
 
 
@@ -69,7 +69,7 @@ def _misplaced(chapter: Chapter, exercise: Exercise) -> bool:
 def _fault(chapter: Chapter, exercise: Exercise, state: State) -> Outcome | None:
     answer = state.answers.get(exercise.id)
     if answer is None:
-        usage = f"tiny-vllm course check {exercise.id} --line N --kind KIND --repair 'TEXT'"
+        usage = f"tiny-vllm course check {exercise.id} --line N --kind KIND --repair 'TEXT' [--after]"
         print(f"exercise {exercise.id}  not answered yet  {chapter.name}/{exercise.file}\n  {usage}")
         return None
     return faults.check_answer(chapter, exercise.id, **answer)

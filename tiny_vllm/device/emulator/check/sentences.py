@@ -42,7 +42,7 @@ def _race(words: Words, record: Record, place: Place) -> str:
     when = "" if between_blocks else " since the last __syncthreads()"
     story = f"{words.who(record)} {_verb(record)} {place}, which {words.other(record)} {verb}{too}{at}{when}"
     if between_blocks:
-        return f"{story}; nothing orders the blocks of a launch: use atomicAdd, or give each block its own element"
+        return f"{story}; nothing orders the blocks of a launch: give each block its own element, or use atomicAdd"
     if record.atomics:
         return f"{story}; make both accesses atomic, or put a barrier between the two"
     if record.writes and record.other_writes and other == here:
