@@ -28,3 +28,11 @@ class Figure:
     draw: Callable[[Any], None]
     height: float = 2.6
     panels: int = 1
+
+
+def without_ticks(axes: Any) -> None:
+    """A picture of places in a row has no scale: no ticks, and no lines to carry them."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)

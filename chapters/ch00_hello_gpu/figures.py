@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from chapters._figures import COLOURS, Figure
+from chapters._figures import COLOURS, Figure, without_ticks
 from tiny_vllm.ops.base import Ops
 
 Addition = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -71,10 +71,7 @@ def owners(block: np.ndarray, thread: np.ndarray, threads: int) -> Figure:
         for first in range(0, launched, threads):
             axes.text(first + (threads - 1) / 2, 1.12, f"block {first // threads}", ha="center", va="bottom")
         axes.set(xlim=(-0.6, launched - 0.4), ylim=(-0.45, 1.6), xlabel="element")
-        axes.set_xticks([])
-        axes.set_yticks([])
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
+        without_ticks(axes)
 
     return Figure(
         name="owners",

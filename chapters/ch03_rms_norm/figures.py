@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from chapters._figures import COLOURS, STYLES, Figure
+from chapters._figures import COLOURS, STYLES, Figure, without_ticks
 from tiny_vllm.reference.ops import rms_norm
 
 BLUE, ORANGE = COLOURS[0], COLOURS[1]
@@ -109,10 +109,7 @@ def owners(owner: np.ndarray) -> Figure:
             axes.text(column - 0.3, 1.12, f"pass {column // threads + 1}", va="bottom")
         axes.set(xlim=(-0.6, len(owner) - 0.4), ylim=(-0.45, 1.6))
         axes.set_xlabel("column")
-        axes.set_xticks([])
-        axes.set_yticks([])
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
+        without_ticks(axes)
 
     return Figure(
         name="owners",

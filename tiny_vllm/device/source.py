@@ -77,8 +77,7 @@ def load_source(name: str, overlay: Sequence[Path] | None = None) -> str:
 
 def _check_solved(found: _Found, text: str) -> None:
     """A reader's file with gaps left stands in for ours nowhere but where the course asks for it (TINY_VLLM_WORK)."""
-    gap = _UNSOLVED.search(text)
-    if gap and found.label.startswith("work/"):
+    if found.label.startswith("work/") and (gap := _UNSOLVED.search(text)):
         raise UserError(
             f"{found.label}: exercise {gap[1]} is not solved yet, and the file would stand in for ours; "
             "run `tiny-vllm generate --mine work/`, which fills gaps, or move the file away"
