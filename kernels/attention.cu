@@ -10,7 +10,8 @@
 //   values   thread t owns four columns of the output and adds up every groups-th key, from its group's number on.
 // Four barriers a tile, and no shuffle a key.
 // Bytes: each key and value once for each query head and token, 2 * context * HEAD_DIM * sizeof(scalar_t); the floor
-// is num_heads / num_kv_heads times lower, since the query heads of a group read the same keys.
+// is num_heads / num_kv_heads times lower, since the query heads of a group read the same keys. For 256 requests of 512
+// tokens of Llama-3.2-1B the floor is 64.5 us at 4.22 TB/s; measured on an H200: 425 us (paged_decode.cu: 76).
 #include <math_constants.h>
 
 #include "dtype.cuh"
@@ -41,6 +42,21 @@ __device__ __forceinline__ float dot(const float* query, const scalar_t* key) {
         for (int j = 0; j < 4; j++) part[j] += query[d + j] * float(k.x[j]);
     }
     return (part[0] + part[1]) + (part[2] + part[3]);
+}
+
+// Columns of one head's output: what the groups of threads have added up, over the sum of their weights. is_seen: there
+// was a key; without one the output is zeros.
+__device__ __forceinline__ void write_output(scalar_t* out, const float (*values)[COLUMNS], const float* sums,
+                                             int groups, bool is_seen) {
+    const int width = HEAD_DIM / COLUMNS;
+    for (int d = threadIdx.x; d < HEAD_DIM; d += blockDim.x) {
+        float total = 0.0f, result = 0.0f;
+        for (int g = 0; g < groups; g++) {
+            total += sums[g * width];
+            result += values[g * width + d / COLUMNS][d % COLUMNS];
+        }
+        out[d] = scalar_t(is_seen ? result / total : 0.0f);
+    }
 }
 
 extern "C" __global__ void attention(const scalar_t* q,           // (T, num_heads * HEAD_DIM), rows q_stride apart
@@ -100,12 +116,5 @@ extern "C" __global__ void attention(const scalar_t* q,           // (T, num_hea
     partial[threadIdx.x] = sum;  // block_max is done with it since the last barrier
     for (int j = 0; j < COLUMNS; j++) values[threadIdx.x][j] = value[j];
     __syncthreads();
-    for (int d = threadIdx.x; d < HEAD_DIM; d += blockDim.x) {  // column d over all groups
-        float total = 0.0f, result = 0.0f;
-        for (int g = 0; g < groups; g++) {
-            total += partial[g * width];
-            result += values[g * width + d / COLUMNS][d % COLUMNS];
-        }
-        out[((size_t)token * num_heads + head) * HEAD_DIM + d] = scalar_t(visible > 0 ? result / total : 0.0f);
-    }
+    write_output(out + ((size_t)token * num_heads + head) * HEAD_DIM, values, partial, groups, visible > 0);
 }

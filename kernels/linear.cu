@@ -12,7 +12,8 @@
 //   linear        64 x 64 elements a block, 4 x 4 a thread: each value read from shared memory is used four times
 //   linear_short  16 x 32 elements a block, 1 x 2 a thread: for 16 rows at most, where a tall tile is mostly empty
 // The two give the same bits: fmaf leaves the compiler no choice of what to round.
-// Floor: M * K + N * K elements read, M * N written, 2 * M * N * K operations.
+// Floor: M * K + N * K elements read, M * N written, 2 * M * N * K operations. For 32 rows and Llama-3.2-1B's gate_up
+// in bfloat16 that is 16 us at 4.22 TB/s; measured on an H200: 327 us, since it uses no tensor core.
 #include "dtype.cuh"
 
 constexpr int SIDE = 16;    // threads of a block in x and in y

@@ -13,7 +13,8 @@
 //   16 x 16   up to 16 rows: many blocks, so that the weights come at the memory's speed
 //   64 x 32   up to 128
 //   64 x 64   more: each value read from shared memory is used 64 times
-// Floor: M * K + N * K elements read, M * N written, 2 * M * N * K operations.
+// Floor: M * K + N * K elements read, M * N written, 2 * M * N * K operations. For Llama-3.2-1B's gate_up that is 16 us
+// at 4.22 TB/s up to some 256 rows; measured on an H200: 22.5 us (1 row), 39.6 (32), 103 (256).
 #include "dtype.cuh"
 #include "ptx.cuh"
 

@@ -34,7 +34,8 @@ ROW = np.dtype(
 )
 FEW_ROWS = 16  # at most so many: sampling_draw cuts a row smaller, so that its blocks fill more of a GPU
 FILTERS_AT_ONCE = 128  # sampling_filter has larger blocks where an SM gets one of them
-MAX_COUNTING_BLOCKS = 32  # of sampling_adjust: each has a row of counts
+MAX_COUNTING_BLOCKS = 128  # of sampling_adjust: each has a row of counts
+COPIED_TOKENS = 2048  # by a block of sampling_copy
 
 
 class SamplingKernels:
@@ -81,9 +82,13 @@ class SamplingKernels:
             self._device.copy_in(self._bias_ids[: len(ids)], np.array(ids, np.int32))
             self._device.copy_in(self._bias_values[: len(ids)], np.array(values, np.float32))
         count, vocabulary = logits.shape
+        grid = (-(-vocabulary // COPIED_TOKENS), count)
+        self._launch("copy", grid, 256, (logits, self._adjusted, self._rows, vocabulary, COPIED_TOKENS), "adjust")
         buffers = (self._adjusted, self._rows, self._bias_ids, self._bias_values, self.history, self._counts)
-        arguments = (logits, *buffers, count, vocabulary, self.max_model_len)
-        self._launch("adjust", (min(count, len(self._counts)),), 8 if self._on_emulator else 512, arguments)
+        threads = 8 if self._on_emulator else 512
+        self._launch(
+            "adjust", (min(count, len(self._counts)),), threads, (*buffers, count, vocabulary, self.max_model_len)
+        )
 
     def _draw(self, logits: Array, out: Array) -> None:
         count, vocabulary = logits.shape
@@ -100,8 +105,8 @@ class SamplingKernels:
             return -(-self.vocab_size // 4) * 4, 1
         return (4096, 256) if rows <= FEW_ROWS else (8192, 128)
 
-    def _launch(self, name: str, grid: tuple[int, ...], threads: int, arguments: tuple) -> None:
-        self._library.kernel(f"sampling_{name}.cu", f"sampling_{name}")(grid, (threads,), arguments)
+    def _launch(self, name: str, grid: tuple[int, ...], threads: int, arguments: tuple, file: str = "") -> None:
+        self._library.kernel(f"sampling_{file or name}.cu", f"sampling_{name}")(grid, (threads,), arguments)
 
 
 class LogprobKernel:
