@@ -18,8 +18,23 @@ def add_parser(commands: Any) -> None:
 
     def parse_known_args(args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None) -> Any:
         chosen = parser.add_subparsers(title="commands", dest="course_command", required=True, metavar="COMMAND")
-        for name in STUDENTS + LECTURERS:
-            import_module(f"tiny_vllm.course.commands.{name}").add_parser(chosen)
+        for name in STUDENTS:
+            _add_command(chosen, name.rstrip("_"), import_module(f"tiny_vllm.course.commands.{name}"))
+        for name in LECTURERS:
+            import_module(f"tiny_vllm.grading.commands.{name}").add_parser(chosen)
         return parse(args, namespace)
 
     parser.parse_known_args = parse_known_args
+
+
+def _add_command(chosen: Any, name: str, command: Any) -> None:
+    """A module's run(arguments) and, where it has them, TARGET (what it is about) and add_options(parser).
+
+    The first line of its docstring is the help: "`tiny-vllm course hint 3.2`: the next hint of an exercise."
+    """
+    parser = chosen.add_parser(name, help=(command.__doc__ or "").partition("\n")[0].partition(": ")[2].rstrip("."))
+    if hasattr(command, "TARGET"):
+        parser.add_argument("target", metavar="NUMBER", help=command.TARGET)
+    if hasattr(command, "add_options"):
+        command.add_options(parser)
+    parser.set_defaults(run=command.run)

@@ -9,8 +9,7 @@ from tiny_vllm.course import markers
 from tiny_vllm.course.chapter import Chapter
 from tiny_vllm.course.files import read_source
 from tiny_vllm.course.skeletons import skeleton_of
-from tiny_vllm.course.tokens import Window, windows
-from tiny_vllm.course.tree import leaks, worked_windows
+from tiny_vllm.grading.windows import Window, leaks, windows, worked_windows
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -27,7 +27,7 @@ def test_it_is_found_from_any_folder(tmp_path):
     (tmp_path / "chapters").mkdir()
     (tmp_path / "chapters" / "__init__.py").write_text("")
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.path.insert(0, ''); import tiny_vllm.course as c"
-    program += "; c._import_chapters(c.chapters_folder()); import chapters; print(chapters.__file__)"
+    program += "; c.import_chapters(); import chapters; print(chapters.__file__)"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()) == ROOT / "chapters" / "__init__.py"
 

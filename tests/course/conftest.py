@@ -15,6 +15,7 @@ import pytest
 from tiny_vllm.course import chapter as course_chapter
 from tiny_vllm.course import markers
 from tiny_vllm.course.chapter import Chapter
+from tiny_vllm.course.skeletons import skeleton_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ROOT / "tests" / "data" / "course" / "ch42_sums"
@@ -50,7 +51,7 @@ def work(tmp_path, small) -> Path:
     for file in small.files:
         path = tmp_path / "work" / small.name / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(markers.skeleton((small.folder / file).read_text("utf-8"), file.endswith(".py")), "utf-8")
+        path.write_text(skeleton_of(small, file), "utf-8")
     return tmp_path / "work"
 
 

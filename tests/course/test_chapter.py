@@ -56,7 +56,7 @@ def test_a_chapter(tmp_path):
     assert (first.kind, first.stars, first.points, first.file) == ("core", 2, 10, "sums.cu")
     assert first.hints == ("one", "two", "three") and first.twists == {1: "Treble it."}
     assert chapter.files == ("sums.cu",)  # a fault is read, not filled in
-    assert chapter.questions[0].kind == "computes" and chapter.predictions[0].question == "How many?"
+    assert chapter.questions[0]["kind"] == "computes" and chapter.predictions[0]["question"] == "How many?"
     assert chapters.chapters(tmp_path) == [chapter]
 
 

@@ -10,8 +10,8 @@ import pytest
 from tiny_vllm.course import failure
 from tiny_vllm.course.checking import check_exercise, task_of
 from tiny_vllm.course.failure import report
-from tiny_vllm.course.runs import Limits
 from tiny_vllm.errors import UserError
+from tiny_vllm.sandbox.runs import Limits
 
 ALL = {"basic": True, "tails": True, "numbers": True, "limits": True}
 NONE = dict.fromkeys(ALL, False)
@@ -177,11 +177,23 @@ def test_a_compiler_s_error_names_the_student_s_line(check, write, work):
     assert f"work/ch42_sums/sums.cu:{line}:" in report(check("42.3"))
 
 
-def test_an_error_in_python_quotes_the_student_s_line(check, write):
-    write("42.1", "    z = 1\n    y = x * zz\n")
-    text = report(check("42.1"))
-    assert "  NameError: name 'zz' is not defined (warm_up.py: y = x * zz)\n" in text
-    assert check("42.1").score == 0
+@pytest.mark.parametrize(
+    "wrong, error",
+    [
+        ("    y = x * zz\n", "NameError: name 'zz' is not defined"),
+        ("      y = 2 * x\n", "IndentationError: unexpected indent"),
+        ("    y = (2 * x\n", "SyntaxError: '(' was never closed"),
+    ],
+)
+def test_an_error_in_python_names_the_line_of_the_student_s_own_file(check, write, work, wrong, error):
+    """Lines of their own above the region, which do not run, are counted too."""
+    write("42.1", f"    z = 1\n{wrong}")
+    file = work / "ch42_sums" / "warm_up.py"
+    file.write_text("# mine\n# mine\n" + file.read_text("utf-8"), "utf-8")
+    line = file.read_text("utf-8").splitlines().index(wrong.rstrip()) + 1
+    outcome = check("42.1")
+    place = f"(work/ch42_sums/warm_up.py, line {line}: {wrong.strip()})"
+    assert f"  {error} {place}\n" in report(outcome) and outcome.score == 0
 
 
 def test_what_python_prints_is_shown_and_does_no_harm(check, write):
@@ -238,7 +250,7 @@ def test_secret_cases_find_who_knows_the_public_ones(check, write):
 def test_values_only(check, write):
     """As on a GPU, where check mode is not: by an outcome whose device is another."""
     write("42.2", "    if (threadIdx.x == 0) y[0] = 0;\n")
-    outcome = replace(check("42.2"), values_only=True, device="cuda")
+    outcome = replace(check("42.2"), device="cuda")
     assert "  values only: races and accesses outside an array show on the emulator" in report(outcome)
     assert "never written" not in report(outcome)
     assert "values only" in report(replace(outcome, passed=True))

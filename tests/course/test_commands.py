@@ -42,6 +42,7 @@ def test_from_start_to_diff(course, small, tmp_path):
     passed = course("check", "42.2", work=work)
     assert passed.returncode == 0 and passed.stdout == (
         "exercise 42.2  passed  scale_rows  10 of 10 points  (emulator; 4 cases, forward and reverse order)\n"
+        "  exercise 42.3 is not solved yet: a stand-in ran in its place\n"
     )
     shown = course("diff", "42.2", work=work).stdout
     assert f"-{RIGHT}" in shown and "+        y[c] = factor * x[c] + 1;" in shown.replace("{ y[c]", "\n+        y[c]")
@@ -66,6 +67,7 @@ def test_a_failure_word_for_word(in_a_process, work, write):
         "(3 of 99 wrong: column 32 of every row)\n"
         "  never written: 3 elements      out of bounds: 0      races: 0\n"
         "  next: tiny-vllm course hint 42.2\n"
+        "  exercise 42.3 is not solved yet: a stand-in ran in its place\n"
     )
 
 
@@ -137,6 +139,55 @@ def test_a_region_and_a_chapter_are_put_back_and_the_old_text_is_kept(course, wo
     assert RIGHT in (work / ".attic" / "ch42_sums" / "sums.2.cu").read_text("utf-8")
 
 
+@pytest.mark.parametrize("exercise", ["42.2", "42.3"])
+def test_reset_mends_broken_marks_and_keeps_the_other_answers(course, work, write, exercise):
+    other = "42.3" if exercise == "42.2" else "42.2"
+    write(other, "    partial[0] = 7;\n")
+    file = work / "ch42_sums" / "sums.cu"
+    broken = file.read_text("utf-8").replace(f"    // EXERCISE-END {exercise}\n", "    my_lines();\n")
+    file.write_text(broken, "utf-8")
+    advised = mistake(course("check", exercise))
+    assert f"`tiny-vllm course reset {exercise}` does" in advised
+    done = course("reset", exercise)
+    assert done.stdout == "put back work/ch42_sums/sums.cu; the old file is work/.attic/ch42_sums/sums.1.cu\n"
+    assert markers.bodies(file.read_text("utf-8")) == {exercise: "", other: "    partial[0] = 7;\n"}
+    assert (work / ".attic" / "ch42_sums" / "sums.1.cu").read_text("utf-8") == broken
+
+
+def test_reset_brings_marks_back_that_are_gone(course, work, write):
+    write("42.3", "    partial[0] = 7;\n")
+    drop_marks(work / "ch42_sums" / "sums.cu")
+    assert course("reset", "42.2").returncode == 0
+    bodies = markers.bodies((work / "ch42_sums" / "sums.cu").read_text("utf-8"))
+    assert bodies == {"42.2": "", "42.3": "    partial[0] = 7;\n"}
+
+
+def test_lines_outside_the_marks_are_pointed_out(course, work, write):
+    write("42.2", RIGHT)
+    file = work / "ch42_sums" / "sums.cu"
+    file.write_text(file.read_text("utf-8").replace("float sum = 0.0f;", "float sum = 1.0f;") + "\n\n", "utf-8")
+    line = [line.strip() for line in file.read_text("utf-8").splitlines()].index("float sum = 1.0f;") + 1
+    done = course("check", "42.2")
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == (
+        "  work/ch42_sums/sums.cu differs from the skeleton outside the exercises' marks "
+        f"(first at line {line}); only what stands between the marks is checked"
+    )
+    assert course("check", "42").stdout.count("differs from the skeleton") == 1
+    file.write_text(file.read_text("utf-8").replace("float sum = 1.0f;", "float sum = 0.0f;"), "utf-8")
+    assert "differs" not in course("check", "42.2").stdout
+    file.write_text(file.read_text("utf-8").rstrip().removesuffix("}"), "utf-8")
+    assert "differs" in course("check", "42.2").stdout
+
+
+def test_a_stand_in_is_named_until_its_exercise_is_solved(course, write):
+    write("42.3", "worked")
+    said = "  exercise 42.2 is not solved yet: a stand-in ran in its place\n"
+    assert course("check", "42.3").stdout.endswith(said)
+    assert said not in course("check", "42.2").stdout  # which is not solved itself
+    write("42.2", RIGHT)
+    assert "stand-in" not in course("check", "42.3").stdout
+
+
 def test_a_second_start_keeps_what_is_there(course, work, write):
     write("42.2", RIGHT)
     before = (work / "ch42_sums" / "sums.cu").read_bytes()
@@ -189,7 +240,7 @@ def binary(file):
     "spoil, words",
     [
         (spoil_marks, "sums.cu, line 23: exercise 42.3 begins inside the region of exercise 42.2; put both marks back"),
-        (drop_marks, "sums.cu has no marks of exercise 42.2; put them back, or `tiny-vllm course reset 42` does"),
+        (drop_marks, "sums.cu has no marks of exercise 42.2; put them back, or `tiny-vllm course reset 42.2` does"),
         (in_latin_1, "is not UTF-8 text (line"),
         (a_folder, "sums.cu is a folder, where a file should be; move it away"),
         (binary, "holds a zero byte"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tiny_vllm.course import markers
-from tiny_vllm.course.compose import compose, read_answer, region, stand_ins
+from tiny_vllm.course.answer import Answer
+from tiny_vllm.course.compose import compose, stand_ins
 from tiny_vllm.errors import UserError
 
 
@@ -58,8 +60,6 @@ def test_every_line_behind_a_mark_has_the_students_number(composed, write, work)
 
 
 def test_a_python_stand_in_takes_the_marks_indent(small, tmp_path):
-    from dataclasses import replace
-
     (tmp_path / "stand_ins").mkdir()
     (tmp_path / "stand_ins" / "42_1.py").write_text("# a header\nif True:\n    y = x + x\n")
     text = (small.folder / "warm_up.py").read_text("utf-8")
@@ -67,9 +67,11 @@ def test_a_python_stand_in_takes_the_marks_indent(small, tmp_path):
 
 
 def test_what_is_missing_is_named(small, work):
+    answer = Answer(small, small.exercise("42.2"), work)
+    assert answer.name == "work/ch42_sums/sums.cu" and not answer.region.solved
     with pytest.raises(
         UserError, match=r"there is no work/ch42_sums/nothing\.cu; `tiny-vllm course start 42` writes it"
     ):
-        read_answer(small, work, "nothing.cu")
+        _ = Answer(small, replace(answer.exercise, file="nothing.cu"), work).text
     with pytest.raises(UserError, match=r"sums\.cu has no marks of exercise 42\.7; put them back, or"):
-        region(read_answer(small, work, "sums.cu"), "42.7", "sums.cu")
+        _ = Answer(small, replace(answer.exercise, id="42.7"), work).region

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tiny_vllm.course import markers
-from tiny_vllm.course.commands import grade
-from tiny_vllm.course.grading import Grader, nvrtc_installed, wanted
-from tiny_vllm.course.submission import Submission
-from tiny_vllm.course.tokens import readings, windows
-from tiny_vllm.course.tree import copy_tree, worked_windows
 from tiny_vllm.errors import UserError
+from tiny_vllm.grading.commands import grade
+from tiny_vllm.grading.grader import Grader, nvrtc_installed, wanted
+from tiny_vllm.grading.submission import Submission
+from tiny_vllm.grading.tree import copy_tree
+from tiny_vllm.grading.windows import readings, windows, worked_windows
 
 FAULT = {"line": 10, "kind": "race", "repair": "    if (threadIdx.x == 0) result[0] = best[0];"}
 RACE = "    if (threadIdx.x > 0) partial[0] += partial[threadIdx.x];\n    __syncthreads();\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,24 @@ def test_filled_again_it_is_the_worked_file_byte_for_byte(file):
     assert markers.fill(empty, markers.bodies(text)) == text
     assert not any(region.solved for region in markers.regions(empty))
     assert all(region.solved for region in markers.regions(text))
+
+
+@pytest.mark.parametrize("id", ["3.2", "3.3"])
+@pytest.mark.parametrize("mark", ["BEGIN", "END"])
+def test_where_marks_are_broken_the_other_regions_can_be_read(id, mark):
+    broken = "\n".join(line for line in CUDA.split("\n") if f"EXERCISE-{mark} {id}" not in line)
+    left = [region.id for region in markers.regions(CUDA) if region.id != id]
+    assert list(markers.solved(broken, strict=False)) == left
+    with pytest.raises(UserError, match=rf"`tiny-vllm course reset {re.escape(id)}` does"):
+        markers.regions(broken)
+
+
+def test_what_stands_outside():
+    empty = markers.skeleton(CUDA, python=False)
+    assert [line for _, line in markers.outside(CUDA)] == [line for _, line in markers.outside(empty)]
+    assert markers.outside(CUDA.replace("\n", " \r\n") + "\n\n") == markers.outside(CUDA)
+    numbers = dict(markers.outside(CUDA))
+    assert numbers[8] == "    y[0] = sum;" and numbers[7].endswith("EXERCISE-END 3.2") and 6 not in numbers
 
 
 def test_regions_not_named_stay():

@@ -62,6 +62,16 @@ def test_unsolved_regions_are_the_courses(mine, device):
     assert "the course's  ch04_rope/rope.cu\n" in done.stderr
 
 
+def test_a_file_that_the_model_does_not_run_is_told_apart(mine, device):
+    done = generate("--mine", mine("ch00_hello_gpu/hello.cu", lambda text: text), device=device.name)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("yours ", "the course's "))]
+    listed = {line.split()[-1] for line in lines[:-1]}
+    assert {KERNEL, STAGE, "ch09_kv_cache/write_kv.cu", "ch14_paged_attention/paged_attention.cu"} <= listed
+    assert not listed & {"ch05_gemm/gemm.cu", "ch06_attention/attention.cu", "ch03_rms_norm/figures.py"}
+    assert lines[-1] == "yours         ch00_hello_gpu/hello.cu (no part of the model)"
+
+
 def test_a_students_kernel_runs(mine, device):
     """Zeros in the place of every norm: every logit is 0, and the first token wins."""
     kernel = mine(KERNEL, lambda text: text.replace("* scale *", "* 0.0f *"))
@@ -75,8 +85,10 @@ def test_a_students_python_runs_and_its_error_is_one_sentence(mine, device):
     stage = mine(STAGE, replaced("        _check_threads(rung, threads)\n", "        print(no_such_name)\n"))
     done = generate("--mine", stage, device=device.name)
     assert done.returncode == 1 and f"yours         {STAGE}\n" in done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last == "tiny-vllm: error: NameError: name 'no_such_name' is not defined (stage.py: print(no_such_name))"
+    error, place = done.stderr.splitlines()[-1].split(" (")
+    assert error == "tiny-vllm: error: NameError: name 'no_such_name' is not defined"
+    number = Path(stage, STAGE).read_text("utf-8").splitlines().index("        print(no_such_name)") + 1
+    assert place == f"{STAGE.rpartition('/')[2]}, line {number}: print(no_such_name))"
     assert "Traceback" not in done.stderr
 
 

@@ -134,8 +134,7 @@ def test_a_file_without_marks_names_the_way_out(lesson):
 
 
 def test_state_keeps_what_else_is_in_it(lesson):
-    notes = state.State(predictions={"90.a": 3})
-    notes.save(lesson.work)
+    state.State(lesson.work, predictions={"90.a": 3}).save()
     write_cell(lesson, "90.1", LINES)
     assert state.load(lesson.work).predictions == {"90.a": 3}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiny_vllm.course import markers
-from tiny_vllm.course.refusals import refused
+from tiny_vllm.grading.refusals import refused
 
 SKELETON = """import numpy as np
 from chapters.ch02_embeddings.stage import THREADS

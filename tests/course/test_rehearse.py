@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tiny_vllm.course.chapter import chapter, tomllib
-from tiny_vllm.course.commands import grade, rehearse
-from tiny_vllm.course.fakes import Fake, fakes
-from tiny_vllm.course.grading import Row
-from tiny_vllm.course.submission import Submission
+from tiny_vllm.grading.commands import grade, rehearse
+from tiny_vllm.grading.commands.rehearse import Fake, fakes
+from tiny_vllm.grading.grader import Row
+from tiny_vllm.grading.submission import Submission
 
 ROOT = Path(__file__).resolve().parents[2]
 NINE = {"Right", "Unsolved", "Wrong", "Loop", "Crash", "Include", "Import", "Forged", "Race"}

@@ -11,12 +11,12 @@ import pytest
 
 from tiny_vllm.course import load_course_ops, markers
 from tiny_vllm.course.chapter import Chapter, chapter
-from tiny_vllm.course.commands.release import release
 from tiny_vllm.course.skeletons import RELEASED, WORKED
-from tiny_vllm.course.tokens import tokens, windows
 from tiny_vllm.device import get_device
 from tiny_vllm.device.source import load_source
 from tiny_vllm.errors import UserError
+from tiny_vllm.grading.commands.release import release
+from tiny_vllm.grading.windows import tokens, windows
 
 PAGE = """# 42 · Sums
 

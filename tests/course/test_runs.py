@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 
@@ -11,8 +10,10 @@ import numpy as np
 import pytest
 
 from chapters._cases import POISON, poisoned
-from tiny_vllm.course import child
-from tiny_vllm.course.runs import Child, Limits
+from tiny_vllm.device.emulator.process import Worker
+from tiny_vllm.sandbox import child
+from tiny_vllm.sandbox.message import pack, unpack
+from tiny_vllm.sandbox.runs import Child, Limits
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -29,17 +30,27 @@ def test_a_message_survives_the_way(rng):
         "c": np.array(7, np.int64),
         "d": np.empty((0, 5), np.float16),
     }
-    stream = io.BytesIO()
-    child.send(stream, {"x": [1, 2.5]}, arrays)
-    stream.seek(0)
-    header, back = child.receive(stream.read)
-    assert header == {"x": [1, 2.5]} and back.keys() == arrays.keys()
+    words, back = unpack(pack({"x": [1, 2.5]}, arrays))
+    assert words == {"x": [1, 2.5]} and back.keys() == arrays.keys()
     for name, array in arrays.items():
         assert back[name].dtype == array.dtype
         np.testing.assert_array_equal(back[name], array)
-    stream.seek(0)
-    with pytest.raises(ValueError, match="above 10"):
-        child.receive(stream.read, 10)
+
+
+def test_a_longer_answer_than_allowed_is_refused():
+    program = "from tiny_vllm.device.emulator.process import serve; serve(lambda message: message * 2)"
+    worker = Worker([sys.executable, "-c", program], {})
+    assert worker.ask(b"five", 30, 8) == b"fivefive"
+    with pytest.raises(ValueError, match="a message of 10 bytes, above 8"):
+        worker.ask(b"seven", 30, 8)
+    assert worker.ask(b"five", 30, 8) == b"fivefive"
+    worker.end()
+
+
+def test_who_does_not_read_is_ended_by_the_deadline():
+    worker = Worker([sys.executable, "-c", "import time; time.sleep(60)"], {})
+    with pytest.raises(TimeoutError):
+        worker.ask(bytes(1 << 24), 0.5)
 
 
 def test_poison(small):
@@ -87,10 +98,10 @@ def test_a_forged_answer_is_none(tree, work, write, answer):
 
 def test_other_arrays_than_asked_for_are_no_answer(tree, work, write, monkeypatch):
     """The child is asked for y (2, 3), and the parent expects another form: as if the child had made it up."""
-    from tiny_vllm.course import runs
+    from tiny_vllm.sandbox import runs
 
-    def other(header, answer, outputs, printed):
-        return result(header, answer, {"y": poisoned(3, 2)}, printed)
+    def other(answer, outputs, printed):
+        return result(answer, {"y": poisoned(3, 2)}, printed)
 
     result = runs._result
     monkeypatch.setattr(runs, "_result", other)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tiny_vllm.course.similar import pairs
-from tiny_vllm.course.submission import Submission
+from tiny_vllm.grading.submission import Submission
+from tiny_vllm.grading.windows import pairs
 
 ONE = """    int half = blockDim.x / 2;
     while (half > 0) {

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
-from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tiny_vllm.course.commands.slides import markdown, run, slides
 from tiny_vllm.errors import UserError
+from tiny_vllm.grading.commands.slides import run, slides
 
 PAGE = """# 42 · Sums: one number of many
 
@@ -62,35 +63,54 @@ its own columns.
 
 
 def test_a_slide_has_claim_picture_output_and_question():
-    owners, race, exercise = slides(PAGE)
-    assert owners.claim == "Which thread owns which column?"
-    assert (owners.picture, owners.alt) == ("figures/owners.svg", "Twenty columns in eight colours")
-    assert owners.question == "33 columns, 32 threads: how many does thread 0 own?" and owners.output == ""
-    assert (race.claim, race.output) == ("Run it again", "race reported: True")
-    assert race.question == race.picture == ""
-    assert exercise.question == "**Exercise 42.2**, core. Each thread writes its own columns."
-    assert exercise.output == exercise.picture == ""
-
-
-def test_markdown_links_the_pictures_from_where_it_is_written(tmp_path):
-    text = markdown(slides(PAGE), tmp_path / "chapters" / "ch42_sums", tmp_path / "talks" / "day" / "slides.md")
-    first, second, _ = text.removeprefix("---\nmarp: true\n---\n\n").split("\n\n---\n\n")
-    assert first == (
+    owners, race, exercise = slides(PAGE, "../ch42_sums")
+    assert owners == (
         "# Which thread owns which column?\n\n"
-        "![Twenty columns in eight colours](../../chapters/ch42_sums/figures/owners.svg)\n\n"
+        "![Twenty columns in eight colours](../ch42_sums/figures/owners.svg)\n\n"
         "> 33 columns, 32 threads: how many does thread 0 own?"
     )
-    assert second == "# Run it again\n\n```text\nrace reported: True\n```"
+    assert race == "# Run it again\n\n```text\nrace reported: True\n```"
+    assert exercise == "# Run it again\n\n> **Exercise 42.2**, core. Each thread writes its own columns."
+
+
+@pytest.fixture
+def page(small, tmp_path, monkeypatch) -> Path:
+    """The page of chapter 42, beside its picture."""
+    folder = tmp_path / "chapters" / small.name
+    (folder / "figures").mkdir(parents=True)
+    (folder / "figures" / "owners.svg").write_text("<svg/>", encoding="utf-8")
+    (folder / "README.md").write_text(PAGE, encoding="utf-8")
+    monkeypatch.setattr("tiny_vllm.grading.commands.slides.chapter", lambda number: replace(small, folder=folder))
+    return folder / "README.md"
+
+
+def test_markdown_links_the_pictures_from_where_it_is_written(page, tmp_path, capsys):
+    out = tmp_path / "talks" / "day" / "slides.md"
+    out.parent.mkdir(parents=True)
+    assert run(Namespace(chapter=42, out=out)) == 0
+    text = out.read_text("utf-8")
+    first, second, _ = text.removeprefix("---\nmarp: true\n---\n\n").split("\n\n---\n\n")
+    assert "](../../chapters/ch42_sums/figures/owners.svg)" in first and second.startswith("# Run it again")
     assert "on the page only" not in text and "launch" not in text
+    assert "3 slides" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page, said", [(PAGE, "3 slides"), ("# 42\n", "no cell tagged slide")])
-def test_the_command(small, tmp_path, monkeypatch, capsys, page, said):
-    folder = tmp_path / small.name
-    folder.mkdir()
-    (folder / "README.md").write_text(page, encoding="utf-8")
-    monkeypatch.setattr("tiny_vllm.course.commands.slides.chapter", lambda number: replace(small, folder=folder))
-    with nullcontext() if page == PAGE else pytest.raises(UserError, match=said):
-        assert run(Namespace(chapter=42, out=tmp_path / "deck.md")) == 0
-        assert said in capsys.readouterr().out
-    assert (tmp_path / "deck.md").exists() == (page == PAGE)
+def test_html_holds_its_pictures(page, tmp_path):
+    pytest.importorskip("nbconvert")
+    assert run(Namespace(chapter=42, out=tmp_path / "slides.html")) == 0
+    text = (tmp_path / "slides.html").read_text("utf-8")
+    assert 'alt="Twenty columns in eight colours"' in text and "owners.svg" not in text
+    assert text.count("<section>") == 6 and "race reported: True" in text  # each slide is a section of one
+
+
+def test_html_without_nbconvert_says_how_to_get_it(page, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nbconvert", None)
+    with pytest.raises(UserError, match=r"tiny-vllm\[notebooks\]"):
+        run(Namespace(chapter=42, out=tmp_path / "slides.html"))
+
+
+def test_a_page_without_a_slide(page, tmp_path):
+    page.write_text("# 42\n", encoding="utf-8")
+    with pytest.raises(UserError, match="no cell tagged slide"):
+        run(Namespace(chapter=42, out=tmp_path / "slides.md"))
+    assert not (tmp_path / "slides.md").exists()

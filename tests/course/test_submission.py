@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_vllm.course.submission import MAX_FILE, submissions
 from tiny_vllm.errors import UserError
+from tiny_vllm.grading.submission import MAX_FILE, submissions
 
 FILE = "ch42_sums/sums.cu"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.course.conftest import make_tree
 from tiny_vllm.course import markers
 
+NEW_CELLS = '[{"cell_type": "markdown", "source": "new"}]'
 RIGHT = "    y[0] = 3;  // my answer\n"
 
 
@@ -88,14 +90,49 @@ def test_lines_of_ones_own_outside_the_regions_stay_while_the_skeleton_does(upda
 def test_a_changed_notebook_is_rescued(update, student, lecturer):
     notebook = student / "notebooks" / "42_sums.ipynb"
     notebook.write_text('{"cells": ["mine"]}\n')
-    change(lecturer, "notebooks/42_sums.ipynb", "[]", "[1]")
+    change(lecturer, "notebooks/42_sums.ipynb", "[]", NEW_CELLS)
     done = update()
     assert done.returncode == 0, done.stderr
     assert (
         "notebooks/42_sums.ipynb had your changes: they are in work/.attic/notebooks/42_sums.1.ipynb\n" in done.stdout
     )
-    assert notebook.read_text() == '{"cells": [1]}\n'
+    assert notebook.read_text() == f'{{"cells": {NEW_CELLS}}}\n'
     assert (student / "work" / ".attic" / "notebooks" / "42_sums.1.ipynb").read_text() == '{"cells": ["mine"]}\n'
+
+
+def test_an_unchanged_copy_of_a_notebook_is_renewed(update, student, lecturer):
+    """It was run, too: what cells print is no change of theirs."""
+    own = student / "work" / "ch42_sums" / "42_sums.ipynb"
+    own.write_text('{"cells": [], "nbformat": 4}\n')
+    change(lecturer, "notebooks/42_sums.ipynb", "[]", NEW_CELLS)
+    assert update().stdout == (
+        "pulled 1 commit\nwork/ch42_sums/42_sums.ipynb is new; the old file is work/.attic/ch42_sums/42_sums.1.ipynb\n"
+    )
+    assert json.loads(own.read_text())["cells"] == json.loads(NEW_CELLS)
+    assert update().stdout == "the chapters are the newest already\n"
+
+
+@pytest.mark.parametrize("mine", ['{"cells": [{"cell_type": "code", "source": "2 + 2"}]}\n', "no notebook"])
+def test_a_changed_copy_of_a_notebook_stays_and_the_new_one_lies_beside_it(update, student, lecturer, mine):
+    own = student / "work" / "ch42_sums" / "42_sums.ipynb"
+    own.write_text(mine)
+    change(lecturer, "notebooks/42_sums.ipynb", "[]", NEW_CELLS)
+    assert update().stdout == (
+        "pulled 1 commit\nwork/ch42_sums/42_sums.ipynb has your changes and stays; "
+        "the new one is work/ch42_sums/42_sums.new.ipynb\n"
+    )
+    assert own.read_text() == mine
+    assert json.loads(own.with_name("42_sums.new.ipynb").read_text())["cells"] == json.loads(NEW_CELLS)
+    assert update().stdout == "the chapters are the newest already\n"
+
+
+@pytest.mark.parametrize("spoil", [("branch", "--unset-upstream"), ("checkout", "-q", "--detach")])
+def test_a_clone_without_an_upstream_is_one_sentence(update, student, lecturer, spoil):
+    git(student, *spoil)
+    change(lecturer, "kernels/argmax.cu", "//", "///")
+    done = update()
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "`git switch main`, or `git branch --set-upstream-to=origin/main`" in done.stderr
 
 
 def test_a_removed_notebook_comes_back(update, student):

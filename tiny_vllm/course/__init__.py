@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tiny_vllm.device.base import Device
@@ -38,24 +39,21 @@ def chapters_folder() -> Path:
     return root / "chapters"
 
 
-def import_chapters(work: Path | None = None) -> None:
-    """Make `import chapters` mean the checkout's; work: a folder whose .py files stand in for theirs (stage.py)."""
-    _import_chapters(chapters_folder())
-    for folder in sorted(work.glob("ch[0-9][0-9]_*/")) if work else []:
-        if (chapters_folder() / folder.name).is_dir():
-            importlib.import_module(f"chapters.{folder.name}").__path__.insert(0, str(folder))
-
-
-def _import_chapters(folder: Path) -> None:
-    """Make `import chapters` mean this folder, wherever Python was started from."""
-    file = folder / "__init__.py"
-    loaded = sys.modules.get("chapters")
+def import_chapters() -> None:
+    """Make `import chapters` mean the checkout's, wherever Python was started from."""
+    folder = chapters_folder()
+    file, loaded = folder / "__init__.py", sys.modules.get("chapters")
     if loaded is not None:
         if Path(str(loaded.__file__)).resolve() != file.resolve():
             raise UserError(f"another package named chapters is loaded, from {loaded.__file__}; run without it")
         return
-    spec = importlib.util.spec_from_file_location("chapters", file, submodule_search_locations=[str(folder)])
+    load_file("chapters", file, [str(folder)])
+
+
+def load_file(name: str, file: Path, folders: list[str] | None = None) -> ModuleType:
+    """The module that the file holds, as sys.modules[name]; folders: of a package."""
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
     assert spec is not None and spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules["chapters"] = package
-    spec.loader.exec_module(package)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

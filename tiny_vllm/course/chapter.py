@@ -36,27 +36,12 @@ class Exercise:
 
 
 @dataclass(frozen=True)
-class Question:
-    """A written question; kind: "computes" or "argues"."""
-
-    id: str
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A number that the reader types before the cell that shows it."""
-
-    id: str
-    question: str
-
-
-@dataclass(frozen=True)
 class Chapter:
     """name: "ch03_rms_norm". needs: numbers of the chapters before it. minutes: for all of it.
 
-    twist: which variant of its exercises a lecturer's release asks for; None for the exercises as they are.
+    questions: the written ones, {id, kind, text}; kind: "computes" or "argues". predictions: {id, question}, for
+    numbers that the reader types before the cell that shows them. twist: which variant of its exercises a lecturer's
+    release asks for; None for the exercises as they are.
     """
 
     number: int
@@ -66,8 +51,8 @@ class Chapter:
     needs: tuple[int, ...]
     minutes: int
     exercises: tuple[Exercise, ...]
-    questions: tuple[Question, ...]
-    predictions: tuple[Prediction, ...]
+    questions: tuple[Mapping[str, str], ...]
+    predictions: tuple[Mapping[str, str], ...]
     twist: int | None = None
 
     def exercise(self, id: str) -> Exercise:
@@ -75,8 +60,12 @@ class Chapter:
         for each in self.exercises:
             if each.id == id:
                 return each
-        known = ", ".join(each.id for each in self.exercises)
-        raise UserError(f"there is no exercise {id}; chapter {self.number} has {known}")
+        raise UserError(f"there is no exercise {id}; chapter {self.number} has {self.known}")
+
+    @property
+    def known(self) -> str:
+        """The exercises' numbers, in words."""
+        return ", ".join(each.id for each in self.exercises)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -92,10 +81,10 @@ def chapters(root: Path | None = None) -> list[Chapter]:
 
 def chapter(number: int, root: Path | None = None) -> Chapter:
     """UserError: which chapters there are."""
-    folder = root or chapters_folder()
-    for file in folder.glob(f"ch{number:02d}_*/chapter.toml"):
-        return _read(file)
-    known = ", ".join(str(each.number) for each in chapters(folder)) or "none"
+    found = {each.number: each for each in chapters(root)}
+    if number in found:
+        return found[number]
+    known = ", ".join(map(str, found)) or "none"
     raise UserError(f"there is no chapter {number} with exercises; there are: {known}")
 
 
@@ -120,8 +109,8 @@ def _read(file: Path) -> Chapter:
             needs=tuple(data.get("needs", ())),
             minutes=data["minutes"],
             exercises=tuple(_exercise(each) for each in data.get("exercise", ())),
-            questions=tuple(Question(**each) for each in data.get("question", ())),
-            predictions=tuple(Prediction(**each) for each in data.get("prediction", ())),
+            questions=tuple(data.get("question", ())),
+            predictions=tuple(data.get("prediction", ())),
             twist=data.get("twist"),
         )
     except KeyError as error:

@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from tiny_vllm.course import chapters_folder, import_chapters
+from tiny_vllm.course import chapters_folder, import_chapters, load_file
+from tiny_vllm.course.answer import Answer
 from tiny_vllm.course.chapter import Chapter
-from tiny_vllm.course.compose import compose, read_answer, region
-from tiny_vllm.course.failure import mismatch
-from tiny_vllm.course.outcome import Failure, Mismatch, Outcome
-from tiny_vllm.course.runs import Child, Found, Limits, RunResult
+from tiny_vllm.course.compose import compose
+from tiny_vllm.course.failure import Failure, Outcome, mismatch
 from tiny_vllm.errors import DeviceError, UserError
+from tiny_vllm.sandbox.runs import Child, Limits, RunResult
 
 __all__ = ["Outcome", "check_exercise", "load_cases", "task_of"]
 
 ORDERS = ("forward", "reverse")
 SECRET_CASES = 3  # that a seed draws for each group
-_ENDS_THE_CHECK = ("CompileError", "NotImplementedError", "SyntaxError", "ImportError", "timeout")
+_ENDS_THE_CHECK = (
+    *("CompileError", "NotImplementedError", "SyntaxError", "IndentationError", "ImportError"),
+    "timeout",
+)
 
 
 def check_exercise(
@@ -53,24 +54,39 @@ def check_exercise(
     the task is asked for; left out, the chapter's own, if the exercise has that one. whole: the implementation's files
     run as they are, not the exercise's region alone.
     """
-    if chapter.exercise(exercise).kind == "fault" and not whole:
+    answer = Answer(chapter, chapter.exercise(exercise), implementation)
+    if answer.exercise.kind == "fault" and not whole:
         raise UserError(f"exercise {exercise} has no region: answer it with the fault's line, its kind and a repair")
     task = task_of(chapter, exercise)
-    twist = chapter.twist if twist is None and chapter.twist in task.twists else twist
-    judge = _Judge(chapter, exercise, _cases(task, seed), twist)
-    solved = whole or _is_solved(chapter, exercise, implementation)
-    both = device == "emulator" and solved and not judge.python
-    orders = tuple(orders) if both else tuple(orders[:1])
+    judge = _Judge(task, chapter.name, _expected(task, chapter, twist), _cases(task, seed))
+    solved, python = whole or answer.region.solved, answer.exercise.file.endswith(".py")
+    if device != "emulator" or python or not solved:
+        orders = orders[:1]
     with contextlib.ExitStack() as stack:
         work = implementation
         if not whole:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory())) / (implementation.resolve().name or "work")
             compose(chapter, implementation, exercise, work)
         settings = (tree or chapters_folder().parent, work, device, True)
-        children = [stack.enter_context(Child(*settings, order, limits)) for order in orders]
-        for order, child in zip(orders, children):
-            judge.run(child, order)
-    return judge.outcome(device, orders, solved)
+        children = {order: stack.enter_context(Child(*settings, order, limits)) for order in orders}
+        failures = list(judge.failures(children))
+    groups = {case.group: True for case, _ in judge.cases} | {group: False for each in failures for group in each.fails}
+    share = _share(groups, clean=not any(each.findings or each.never_written for each in failures))
+    return Outcome(
+        exercise=exercise,
+        name=task.name,
+        device=device,
+        orders=tuple(orders),
+        num_cases=len(judge.cases),
+        passed=solved and share == 1,
+        score=round(answer.exercise.points * share * solved, 2),
+        max=answer.exercise.points,
+        groups=groups,
+        first_failure=min(failures, key=lambda each: each.mismatch is None and not each.error, default=None),
+        findings=tuple({(f.kind, f.file, f.line): f for each in failures for f in each.findings}.values()),
+        solved=solved,
+        python=python,
+    )
 
 
 def load_cases(chapter: Chapter) -> ModuleType:
@@ -81,12 +97,7 @@ def load_cases(chapter: Chapter) -> ModuleType:
     import_chapters()
     if file.resolve() == (chapters_folder() / chapter.name / "cases.py").resolve():
         return importlib.import_module(f"chapters.{chapter.name}.cases")
-    name = f"_cases_of_{chapter.name}"  # of another tree
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(f"_cases_of_{chapter.name}", file)  # of another tree
 
 
 def task_of(chapter: Chapter, exercise: str) -> Any:
@@ -98,118 +109,70 @@ def task_of(chapter: Chapter, exercise: str) -> Any:
     raise UserError(f"exercise {exercise} has no cases, so nothing checks it; the chapter's page says how it is judged")
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    case: Any
-    inputs: Mapping[str, Any]
+def _expected(task: Any, chapter: Chapter, twist: int | None) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """What is right: the task's own answer or its twist's. UserError for a twist that it has not."""
+    twist = chapter.twist if twist is None and chapter.twist in task.twists else twist
+    if twist is not None and twist not in task.twists:
+        known = ", ".join(map(str, task.twists)) or "none"
+        raise UserError(f"exercise {task.exercise} has no twist {twist}; it has {known}")
+    expected: Callable[..., Any] = task.expected if twist is None else task.twists[twist]
+    return expected
 
 
-def _cases(task: Any, seed: int | None) -> list[_Drawn]:
-    """The public cases, always with the same numbers; with a seed, secret ones of each group too."""
+def _cases(task: Any, seed: int | None) -> list[tuple[Any, Mapping[str, Any]]]:
+    """(case, inputs): the public cases, always with the same numbers; with a seed, secret ones of each group too."""
     drawn = []
     for number, case in enumerate(task.cases):
-        rng = np.random.default_rng([number, *task.exercise.encode()])
-        drawn.append(_Drawn(case, task.draw(rng, case)))
+        drawn.append((case, task.draw(np.random.default_rng([number, *task.exercise.encode()]), case)))
     for group in dict.fromkeys(case.group for case in task.cases) if seed is not None else ():
         rng = np.random.default_rng([seed, *f"{task.exercise} {group}".encode()])
         for _ in range(SECRET_CASES):
             case = replace(task.secret(rng, group), group=group)
-            drawn.append(_Drawn(case, task.draw(rng, case)))
+            drawn.append((case, task.draw(rng, case)))
     return drawn
 
 
-def _is_solved(chapter: Chapter, exercise: str, implementation: Path) -> bool:
-    file = chapter.exercise(exercise).file
-    return region(read_answer(chapter, implementation, file), exercise, file).solved
-
-
-@dataclass
+@dataclass(frozen=True)
 class _Judge:
-    """Gathers what the runs show. failed: groups with a wrong value; failures: in the order they were found."""
+    """Compares what children make of the cases with what is expected."""
 
-    chapter: Chapter
-    exercise: str
-    cases: list[_Drawn]
-    twist: int | None
-    failed: set[str] = field(default_factory=set)
-    failures: list[Failure] = field(default_factory=list)
-    findings: dict[tuple[str, str, int], Found] = field(default_factory=dict)
-    stopped: bool = False
+    task: Any
+    chapter: str
+    expected: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    cases: Sequence[tuple[Any, Mapping[str, Any]]]
 
-    def __post_init__(self) -> None:
-        self.task = task_of(self.chapter, self.exercise)
-        if self.twist is not None and self.twist not in self.task.twists:
-            known = ", ".join(map(str, self.task.twists)) or "none"
-            raise UserError(f"exercise {self.exercise} has no twist {self.twist}; it has {known}")
-        self.expected: Callable[..., Any] = self.task.expected if self.twist is None else self.task.twists[self.twist]
+    def failures(self, children: Mapping[str, Child]) -> Iterator[Failure]:
+        """In the order they are found; children: by their order of threads. A group that failed is not run further."""
+        failed: set[str] = set()
+        for order, child in children.items():
+            for case, inputs in self.cases:
+                if case.group in failed:
+                    continue
+                result = child.run(self.chapter, self.task.exercise, inputs, self.task.outputs(inputs))
+                if failure := self._failure(case, order, inputs, result):
+                    failed |= failure.fails
+                    yield failure
 
-    @property
-    def python(self) -> bool:
-        """Whether the exercise is one of NumPy: no kernel runs."""
-        return self.chapter.exercise(self.exercise).file.endswith(".py")
-
-    def run(self, child: Child, order: str) -> None:
-        """All cases in one order of threads; a group that has failed is not run further."""
-        for drawn in self.cases:
-            if self.stopped or drawn.case.group in self.failed:
-                continue
-            outputs = self.task.outputs(drawn.inputs)
-            result = child.run(self.chapter.name, self.exercise, drawn.inputs, outputs)
-            if result.kind == "DeviceError":  # no compiler, no driver: nobody's answer is at fault
-                raise DeviceError(result.error)
-            wrong = self._first_wrong(drawn, result)
-            self._note(drawn.case, order, wrong, result)
-            if wrong or result.error:
-                self.failed.add(drawn.case.group)
-            endless = any(found.kind == "endless loop" for found in result.findings)
-            self.stopped = endless or result.kind in _ENDS_THE_CHECK
-        if self.stopped:
-            self.failed |= {drawn.case.group for drawn in self.cases}
-
-    def _first_wrong(self, drawn: _Drawn, result: RunResult) -> Mismatch | None:
-        if not result.outputs:
-            return None
-        wanted = self.expected(drawn.inputs).items()
-        compared: Iterator[Mismatch | None] = (
-            mismatch(name, result.outputs[name], values, self.task.rtol, self.task.atol, self.task.axes)
-            for name, values in wanted
-        )
-        return next(filter(None, compared), None)
-
-    def _note(self, case: Any, order: str, wrong: Mismatch | None, result: RunResult) -> None:
+    def _failure(self, case: Any, order: str, inputs: Mapping[str, Any], result: RunResult) -> Failure | None:
+        if result.kind == "DeviceError":  # no compiler, no driver: nobody's answer is at fault
+            raise DeviceError(result.error)
+        task = self.task
+        expected = self.expected(inputs).items() if result.outputs else ()
+        compared = (mismatch(name, result.outputs[name], x, task.rtol, task.atol, task.axes) for name, x in expected)
+        wrong = next(filter(None, compared), None)
         unwritten = sum(result.never_written.values())
-        self.findings |= {(each.kind, each.file, each.line): each for each in result.findings}
-        if wrong or result.error or result.findings or unwritten:
-            failure = Failure(
-                case.group, str(case), order, wrong, unwritten, result.findings, result.error, result.printed
-            )
-            self.failures.append(failure)
-
-    def outcome(self, device: str, orders: tuple[str, ...], solved: bool) -> Outcome:
-        from_chapter = self.chapter.exercise(self.exercise)
-        groups = {group: group not in self.failed for group in dict.fromkeys(d.case.group for d in self.cases)}
-        weights = _weights(groups)
-        share = sum(weights[group] for group, right in groups.items() if right) / sum(weights.values())
-        clean = not self.findings and not any(each.never_written for each in self.failures)
-        share = 0.0 if not solved else share if clean else min(share, 0.5)
-        return Outcome(
-            exercise=self.exercise,
-            name=self.task.name,
-            device=device,
-            orders=orders,
-            num_cases=len(self.cases),
-            passed=solved and all(groups.values()) and clean,
-            score=round(from_chapter.points * share, 2),
-            max=from_chapter.points,
-            groups=groups,
-            first_failure=min(self.failures, key=lambda each: each.mismatch is None and not each.error, default=None),
-            findings=tuple(self.findings.values()),
-            values_only=device != "emulator" and not self.python,
-            solved=solved,
-            python=self.python,
-        )
+        if not (wrong or result.error or result.findings or unwritten):
+            return None
+        endless = any(found.kind == "endless loop" for found in result.findings)
+        fails = {case.group} if wrong or result.error else set()
+        if endless or result.kind in _ENDS_THE_CHECK:
+            fails = {each.group for each, _ in self.cases}
+        told = result.findings, result.error, result.printed
+        return Failure(case.group, str(case), order, wrong, unwritten, *told, frozenset(fails))
 
 
-def _weights(groups: Mapping[str, bool]) -> Mapping[str, int]:
+def _share(groups: Mapping[str, bool], clean: bool) -> float:
+    """Of the points, by the groups' weights."""
     weights = importlib.import_module("chapters._cases").WEIGHTS
-    return {group: weights[group] for group in groups}
+    share = sum(weights[group] for group in groups if groups[group]) / sum(weights[group] for group in groups)
+    return share if clean else min(share, 0.5)

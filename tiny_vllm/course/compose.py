@@ -7,54 +7,32 @@ that an unsolved exercise blocks no other and no answer shows.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from tiny_vllm.course import markers
+from tiny_vllm.course.answer import Answer, region
 from tiny_vllm.course.chapter import Chapter
 from tiny_vllm.course.files import read_source, write_atomic
-from tiny_vllm.errors import UserError
 
 
 def compose(chapter: Chapter, source: Path, exercise: str, target: Path) -> None:
     """Write target/chNN_name/: every file of the chapter with regions, this exercise's body taken from `source`.
 
-    source: a folder of chapters, as work/ is. Messages about a .cu file name the lines of the source's own file.
-    UserError where the source has no such file, or no such region in it.
+    source: a folder of chapters, as work/ is. Messages name the lines of the source's own file. UserError where the
+    source has no such file, or no such region in it.
     """
+    answer = Answer(chapter, chapter.exercise(exercise), source)
     for file in chapter.files:
         text = markers.skeleton(read_source(chapter.folder / file), file.endswith(".py"))
         fillings = dict(stand_ins(chapter, text))
-        if file == chapter.exercise(exercise).file:
-            written = read_answer(chapter, source, file)
+        if file == answer.exercise.file:
+            written = answer.text
             fillings[exercise] = region(written, exercise, file).body
-            text = markers.fill(text, fillings)
-            if file.endswith(".cu"):
-                text = numbered(text, written, f"{source.name}/{chapter.name}/{file}")
+            text = numbered(markers.fill(text, fillings), written, answer.name)
         else:
             text = markers.fill(text, fillings)
         write_atomic(target / chapter.name / file, text)
-
-
-def read_answer(chapter: Chapter, source: Path, file: str) -> str:
-    """A student's file. UserError that names the way to get one."""
-    path = source / chapter.name / file
-    if not path.exists():
-        start = f"`tiny-vllm course start {chapter.number}` writes it"
-        raise UserError(f"there is no {source.name}/{chapter.name}/{file}; {start}")
-    return read_source(path)
-
-
-def region(text: str, exercise: str, name: str) -> markers.Region:
-    """The region of an exercise. UserError when its marks are gone."""
-    for each in markers.regions(text, name):
-        if each.id == exercise:
-            return each
-    number = exercise.partition(".")[0]
-    raise UserError(
-        f"{name} has no marks of exercise {exercise}; put them back, or `tiny-vllm course reset {number}` does and "
-        "keeps your file in work/.attic/"
-    )
 
 
 def stand_ins(chapter: Chapter, text: str) -> Iterator[tuple[str, str]]:
@@ -73,8 +51,11 @@ def _without_header(text: str) -> str:
 
 
 def numbered(text: str, written: str, name: str) -> str:
-    """CUDA text with #line directives: behind each mark it has the line numbers of the file that was written."""
-    theirs: Mapping[str, markers.Region] = {each.id: each for each in markers.regions(written)}
+    """The text with #line directives: behind each mark it has the line numbers of the file that was written.
+
+    In Python they are comments, which tiny_vllm.sandbox reads when it tells of an exception.
+    """
+    theirs = {each.id: each for each in markers.regions(written)}
     lines = text.splitlines(keepends=True)
     for each in reversed(markers.regions(text)):
         if each.id in theirs:

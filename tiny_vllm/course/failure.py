@@ -1,4 +1,4 @@
-"""An outcome in words: what is wrong, where, and the next step.
+"""What a check finds out about one exercise, and that in words: what is wrong, where, and the next step.
 
 exercise 3.2  FAILED  rms_norm [rows=3 hidden=33 threads=32]  (emulator)
   first mismatch y[0, 32]: got nan, expected 0.4123   (3 of 99 wrong: column 32 of every row)
@@ -8,15 +8,80 @@ exercise 3.2  FAILED  rms_norm [rows=3 hidden=33 threads=32]  (emulator)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from tiny_vllm.course.outcome import Failure, Mismatch, Outcome
-from tiny_vllm.course.runs import Found
+from tiny_vllm.sandbox.runs import Found
 
 _FINDINGS_SHOWN, _ERROR_LINES, _PRINTED_LINES = 3, 4, 10
 _CAUSES_FIRST = ("barrier", "out of bounds", "uninitialised", "race")  # a race often follows from one of the others
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first wrong element of an output, and which ones are wrong besides.
+
+    place: "y[0, 32]: got nan, expected 0.4123". wrong: elements, of total. pattern: "column 32 of every row", or "".
+    """
+
+    place: str
+    wrong: int
+    total: int
+    pattern: str
+
+    @property
+    def count(self) -> str:
+        """How many are wrong, and which."""
+        return f"{self.wrong} of {self.total} wrong" + (f": {self.pattern}" if self.pattern else "")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One case that failed. case: its sizes. mismatch: None where the values are right. error: what ended the run.
+
+    fails: the groups that are lost by it; all of them where it ended the check.
+    """
+
+    group: str
+    case: str
+    order: str = "forward"
+    mismatch: Mismatch | None = None
+    never_written: int = 0
+    findings: tuple[Found, ...] = ()
+    error: str = ""
+    printed: str = ""
+    fails: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A checked exercise.
+
+    groups: whether each group of cases has right values. findings: of check mode, in all cases. solved: something
+    stands in the region. score: points, of at most max. orders: of a block's threads. python: no kernel runs, so
+    neither the device nor the order of threads matters.
+    """
+
+    exercise: str
+    name: str
+    device: str
+    orders: tuple[str, ...]
+    num_cases: int
+    passed: bool
+    score: float
+    max: float
+    groups: Mapping[str, bool]
+    first_failure: Failure | None
+    findings: tuple[Found, ...]
+    solved: bool
+    python: bool = False
+
+    @property
+    def values_only(self) -> bool:
+        """Whether check mode, which is the emulator's, did not run."""
+        return self.device != "emulator" and not self.python
 
 
 def report(outcome: Outcome) -> str:
@@ -57,8 +122,11 @@ def mismatch(
     if not wrong.any():
         return None
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
-    told = pattern(wrong, axes)
-    return Mismatch(name, index, float(got[index]), float(expected[index]), int(wrong.sum()), wrong.size, told)
+    where = f"{name}[{', '.join(map(str, index))}]" if index else name
+    values = float(got[index]), float(expected[index])
+    digits = next((n for n in (4, 6, 9) if len({f"{value:.{n}g}" for value in values}) > 1), 17)
+    place = "{}: got {:.{n}g}, expected {:.{n}g}".format(where, *values, n=digits)
+    return Mismatch(place, int(wrong.sum()), wrong.size, pattern(wrong, axes))
 
 
 def pattern(wrong: np.ndarray, axes: tuple[str, str] = ("row", "column")) -> str:
@@ -98,8 +166,8 @@ def _unsolved(failure: Failure) -> str:
     if wrong is None:
         return failure.error.partition("\n")[0]
     unwritten = min(failure.never_written, wrong.total)  # there may be several outputs; the first is shown
-    count = f"{unwritten} of {wrong.total} never written" if unwritten else _how_many(wrong)
-    return f"{_place(wrong)}   ({count})"
+    count = f"{unwritten} of {wrong.total} never written" if unwritten else wrong.count
+    return f"{wrong.place}   ({count})"
 
 
 def _story(outcome: Outcome, failure: Failure) -> Iterator[str]:
@@ -110,7 +178,7 @@ def _story(outcome: Outcome, failure: Failure) -> Iterator[str]:
     elif failure.mismatch is None:
         yield "  values: right in this case"
     else:
-        yield f"  first mismatch {_place(failure.mismatch)}   ({_how_many(failure.mismatch)})"
+        yield f"  first mismatch {failure.mismatch.place}   ({failure.mismatch.count})"
     if outcome.values_only:
         yield "  values only: races and accesses outside an array show on the emulator"
     elif not failure.error:
@@ -127,13 +195,3 @@ def _story(outcome: Outcome, failure: Failure) -> Iterator[str]:
 
 def _rank(found: Found) -> int:
     return _CAUSES_FIRST.index(found.kind) if found.kind in _CAUSES_FIRST else 0
-
-
-def _place(wrong: Mismatch) -> str:
-    index = f"[{', '.join(map(str, wrong.index))}]" if wrong.index else ""
-    digits = next((n for n in (4, 6, 9, 17) if f"{wrong.got:.{n}g}" != f"{wrong.expected:.{n}g}"), 17)
-    return f"{wrong.output}{index}: got {wrong.got:.{digits}g}, expected {wrong.expected:.{digits}g}"
-
-
-def _how_many(wrong: Mismatch) -> str:
-    return f"{wrong.wrong} of {wrong.total} wrong" + (f": {wrong.pattern}" if wrong.pattern else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tiny_vllm.cache import expanded
@@ -62,19 +63,15 @@ def implementation(name: str) -> Path:
     return folder
 
 
-def keep(path: Path, work: Path) -> Path:
-    """Copy a file of work/ into work/.attic/ before it changes; returns the copy's path, a new one each time."""
-    return keep_as(path, work / ".attic" / path.relative_to(work))
+def keep(path: Path, work: Path, name: str = "") -> str:
+    """Copy a file into work/.attic/ before it changes, under the first free number: rms_norm.1.cu.
 
-
-def keep_as(path: Path, wanted: Path) -> Path:
-    """Copy a file to the wanted path with the first free number in its name: rms_norm.1.cu."""
+    name: its path in there, which is that in work/ if left out. Returns what messages call the copy.
+    """
+    wanted = work / ".attic" / (name or path.relative_to(work))
     wanted.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
-        try:
-            with open(wanted.with_name(f"{wanted.stem}.{number}{wanted.suffix}"), "xb") as copy:
-                copy.write(path.read_bytes())
-            return Path(copy.name)
-        except FileExistsError:
-            continue
+        with suppress(FileExistsError), open(wanted.with_stem(f"{wanted.stem}.{number}"), "xb") as copy:
+            copy.write(path.read_bytes())
+            return f"{work.name}/{Path(copy.name).relative_to(work).as_posix()}"
     raise AssertionError("numbers do not end")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tiny_vllm.errors import UserError
 
 _WORD = re.compile(r"\bEXERCISE-(BEGIN|END)\b")
-_BEGIN = re.compile(r"[ \t]*(?://|#) ?EXERCISE-BEGIN (\d+\.\d+) \((about \d+ lines?)\): (\S.*?)\s*")
+_BEGIN = re.compile(r"(?P<indent>[ \t]*)(?://|#) ?EXERCISE-BEGIN (\d+\.\d+) \((about \d+ lines?)\): (\S.*?)\s*")
 _END = re.compile(r"[ \t]*(?://|#) ?EXERCISE-END (\d+\.\d+)\s*")
 _UNSOLVED = re.compile(r'\s*raise NotImplementedError\("exercise \d+\.\d+ is not solved yet[^"]*"\)')
 
@@ -40,30 +40,33 @@ class Region:
     @property
     def solved(self) -> bool:
         """Whether something was written there: more than comments, blank lines and the skeleton's own line."""
-        return bool(_code(self.body).strip())
+        without_blocks = re.sub(r"/\*.*?\*/", "", self.body, flags=re.DOTALL)
+        return bool(re.sub(r"^\s*(?://|#).*$", "", _UNSOLVED.sub("", without_blocks), flags=re.MULTILINE).strip())
 
 
-def regions(text: str, name: str = "") -> list[Region]:
-    """The regions in order. UserError for marks that are broken, nested, doubled or alone; name: of the file."""
-    lines = _lines(text)
-    found: list[Region] = []
-    opened: tuple[int, re.Match[str]] | None = None
+def regions(text: str, name: str = "", strict: bool = True) -> list[Region]:
+    """The regions in order. UserError for marks that are broken, nested, doubled or alone; name: of the file.
+
+    strict=False: those whose two marks are there, whatever is wrong elsewhere.
+    """
+    lines, found = _lines(text), {}
+    opened: tuple[int, str, re.Match[str]] | None = None
     for number, line in enumerate(lines, 1):
         if not _WORD.search(line):
             continue
         begin, end = _BEGIN.fullmatch(line.rstrip("\n")), _END.fullmatch(line.rstrip("\n"))
-        if begin and opened is None and begin[1] not in {region.id for region in found}:
-            opened = number, begin
-        elif end and opened is not None and end[1] == opened[1][1]:
-            first, mark = opened
-            indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
-            found.append(Region(mark[1], mark[2], mark[3], first, number, "".join(lines[first : number - 1]), indent))
+        if end and opened and end[1] == opened[1]:
+            first, id, mark = opened
+            body = "".join(lines[first : number - 1])
+            found[id] = Region(id, mark[3], mark[4], first, number, body, mark["indent"])
             opened = None
-        else:
-            raise _broken(name, number, _fault(begin, end, opened, line))
-    if opened is not None:
-        raise _broken(name, opened[0], f"the region of exercise {opened[1][1]} has no EXERCISE-END")
-    return found
+            continue
+        if strict and (fault := _fault(begin, end, opened and opened[1], found, line)):
+            raise _broken(name, number, fault, opened[1] if opened else line)
+        opened = (number, begin[2], begin) if begin and begin[2] not in found else None
+    if strict and opened is not None:
+        raise _broken(name, opened[0], f"the region of exercise {opened[1]} has no EXERCISE-END", opened[1])
+    return list(found.values())
 
 
 def skeleton(text: str, python: bool) -> str:
@@ -79,6 +82,17 @@ def skeleton(text: str, python: bool) -> str:
 def bodies(text: str) -> dict[str, str]:
     """What stands in each region, by the exercise's id."""
     return {region.id: region.body for region in regions(text)}
+
+
+def solved(text: str, name: str = "", strict: bool = True) -> dict[str, str]:
+    """The bodies of the regions in which something is written."""
+    return {region.id: region.body for region in regions(text, name, strict) if region.solved}
+
+
+def outside(text: str) -> list[tuple[int, str]]:
+    """(number, line) of all that stands in no region, the marks with it; white space at the ends is left out."""
+    inside = {number for region in regions(text) for number in range(region.begin + 1, region.end)}
+    return [(n, line.rstrip()) for n, line in enumerate(_lines(text.rstrip()), 1) if n not in inside]
 
 
 def fill(text: str, bodies: Mapping[str, str]) -> str:
@@ -101,25 +115,24 @@ def _lines(text: str) -> list[str]:
     return whole[:-1] if text.endswith("\n") or not text else whole
 
 
-def _code(body: str) -> str:
-    """A body without comments and without the line that a skeleton raises."""
-    without_blocks = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
-    return re.sub(r"^\s*(?://|#).*$", "", _UNSOLVED.sub("", without_blocks), flags=re.MULTILINE)
-
-
 def _fault(
-    begin: re.Match[str] | None, end: re.Match[str] | None, opened: tuple[int, re.Match[str]] | None, line: str
+    begin: re.Match[str] | None, end: re.Match[str] | None, opened: str | None, found: Mapping[str, Region], line: str
 ) -> str:
+    """What is wrong with a mark that ends no region; "" where it begins one. opened: the region that it stands in."""
     if begin and opened:
-        return f"exercise {begin[1]} begins inside the region of exercise {opened[1][1]}"
+        return f"exercise {begin[2]} begins inside the region of exercise {opened}"
     if begin:
-        return f"exercise {begin[1]} begins a second time"
+        return f"exercise {begin[2]} begins a second time" if begin[2] in found else ""
     if end:
-        inside = f"inside the region of exercise {opened[1][1]}" if opened else "without a beginning"
-        return f"exercise {end[1]} ends {inside}"
+        return f"exercise {end[1]} ends " + (
+            f"inside the region of exercise {opened}" if opened else "without a beginning"
+        )
     return f"the mark {line.strip()[:80]!r} is broken"
 
 
-def _broken(name: str, line: int, fault: str) -> UserError:
+def _broken(name: str, line: int, fault: str, exercise: str) -> UserError:
+    """exercise: text that holds the number of the one whose marks are to be put back."""
     where = f"{name}, line {line}: " if name else f"line {line}: "
-    return UserError(f"{where}{fault}; put both marks back as `tiny-vllm course start` wrote them, or `course reset`")
+    number = re.search(r"\d+\.\d+", exercise)
+    way = f"`tiny-vllm course reset {number[0] if number else 'EXERCISE'}` does, and keeps your file"
+    return UserError(f"{where}{fault}; put both marks back as `tiny-vllm course start` wrote them, or {way}")

@@ -1,10 +1,10 @@
-"""A chapter's files as a student gets them: regions emptied, the first line says whose file it is."""
+"""What `course start` writes: a chapter's files with their regions emptied, and the student's own notebook."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
+from contextlib import suppress
 
 from tiny_vllm.course import markers
 from tiny_vllm.course.chapter import Chapter
@@ -35,20 +35,6 @@ def _emptied(chapter: Chapter, file: str, first_line: str) -> str:
     return text
 
 
-def fingerprint(text: str) -> str:
-    """A hash that tells whether a skeleton, or a region's body, has changed."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def put(chapter: Chapter, file: str, text: str, work: Path, state: State) -> Path | None:
-    """Write a file of work/ and note its skeleton; returns where the old one is kept, None if there was none."""
-    path = work / chapter.name / file
-    kept = keep(path, work) if path.exists() else None
-    write_atomic(path, text)
-    state.skeletons[f"{chapter.name}/{file}"] = fingerprint(skeleton_of(chapter, file))
-    return kept
-
-
 def notebook_of(chapter: Chapter) -> tuple[str, str] | None:
     """(name, text) of the student's own copy of the chapter's notebook, without the notice of the master copy."""
     for master in (chapter.folder.parents[1] / "notebooks").glob(f"{chapter.number:02d}_*.ipynb"):
@@ -56,3 +42,26 @@ def notebook_of(chapter: Chapter) -> tuple[str, str] | None:
         own = [cell for cell in notebook["cells"] if MASTER_COPY not in cell.get("metadata", {}).get("tags", ())]
         return master.name, json.dumps({**notebook, "cells": own}, indent=1, ensure_ascii=False) + "\n"
     return None
+
+
+def all_of(chapter: Chapter) -> dict[str, str]:
+    """The texts of all that `course start` writes to work/chNN_name/, by their names."""
+    notebook = notebook_of(chapter)
+    return {file: skeleton_of(chapter, file) for file in chapter.files} | dict([notebook] if notebook else [])
+
+
+def fingerprint(text: str, file: str = "") -> str:
+    """A hash that tells whether a text has changed; of a notebook, whether its cells have, whatever they print."""
+    if file.endswith(".ipynb"):
+        with suppress(ValueError, KeyError, TypeError):  # it is no notebook
+            text = json.dumps([[cell["cell_type"], "".join(cell["source"])] for cell in json.loads(text)["cells"]])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def put(chapter: Chapter, file: str, text: str, made_from: str, state: State) -> str:
+    """Write a file of work/ and note what it was made from; returns words that say where the old one is kept."""
+    path = state.work / chapter.name / file
+    kept = f"; the old file is {keep(path, state.work)}" if path.exists() else ""
+    write_atomic(path, text)
+    state.skeletons[f"{chapter.name}/{file}"] = fingerprint(made_from, file)
+    return kept

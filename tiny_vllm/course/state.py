@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from tiny_vllm.course.files import write_atomic
+from tiny_vllm.course.files import work_folder, write_atomic
 from tiny_vllm.errors import UserError
 
 FILE = ".course.json"
@@ -15,14 +15,15 @@ FILE = ".course.json"
 
 @dataclass
 class State:
-    """Each by an exercise's or a prediction's id, but for skeletons.
+    """work: the folder. The rest are tables by an exercise's or a prediction's id, but for skeletons.
 
     hints: how many were shown. give_ups: whose answer was shown unsolved. predictions: what was typed. answers: of
     find-the-fault exercises, {line, kind, repair, repair_after}. cells: the body that a notebook's cell wrote last.
     results: {score, max, passed, solved, body}, body a hash of what was checked. skeletons: by file of work/, a hash of
-    the skeleton that it was written from.
+    the skeleton or the notebook that it was written from.
     """
 
+    work: Path
     hints: dict[str, int] = field(default_factory=dict)
     give_ups: dict[str, bool] = field(default_factory=dict)
     predictions: dict[str, Any] = field(default_factory=dict)
@@ -31,27 +32,30 @@ class State:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     skeletons: dict[str, str] = field(default_factory=dict)
 
-    def save(self, work: Path) -> None:
+    def save(self) -> None:
         """Write it whole or not at all."""
-        write_atomic(work / FILE, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+        tables = {name: getattr(self, name) for name in _TABLES}
+        write_atomic(self.work / FILE, json.dumps(tables, indent=1, sort_keys=True) + "\n")
 
 
-def load(work: Path) -> State:
-    """The state of a work folder; empty where nothing was done yet. UserError for a file that was damaged."""
+_TABLES = tuple(each.name for each in fields(State) if each.name != "work")
+
+
+def load(work: Path | None = None) -> State:
+    """The state of a work folder, the reader's own if left out; empty where nothing was done yet.
+
+    UserError for a file that was damaged.
+    """
+    work = work or work_folder()
     path = work / FILE
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict) or not all(isinstance(each, dict) for each in data.values()):
+            raise ValueError("it is no table of tables")
     except FileNotFoundError:
-        return State()
+        return State(work)
     except (OSError, ValueError) as error:
-        raise _damaged(path, str(error)) from None
-    known = {each.name for each in fields(State)}
-    if not isinstance(data, dict) or not all(isinstance(data[name], dict) for name in known & set(data)):
-        raise _damaged(path, "it is no table of tables")
-    return State(**{name: value for name, value in data.items() if name in known})
-
-
-def _damaged(path: Path, why: str) -> UserError:
-    return UserError(
-        f"{path} cannot be read: {why}; move it away (hints and predictions start again, no answer is lost)"
-    )
+        raise UserError(
+            f"{path} cannot be read: {error}; move it away (hints and predictions start again, no answer is lost)"
+        ) from None
+    return State(work, **{name: data[name] for name in _TABLES if name in data})

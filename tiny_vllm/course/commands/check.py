@@ -1,18 +1,19 @@
-"""`tiny-vllm course check 3.2`: run an exercise's cases on your answer and say what is wrong."""
+"""`tiny-vllm course check 3.2`: check your answer of an exercise, or of all of a chapter."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from itertools import zip_longest
 
-from tiny_vllm.course import faults, skeletons
-from tiny_vllm.course.chapter import Chapter, Exercise, find
+from tiny_vllm.course import faults, markers
+from tiny_vllm.course.answer import Answer
+from tiny_vllm.course.chapter import Exercise, find
 from tiny_vllm.course.checking import check_exercise, load_cases
-from tiny_vllm.course.compose import read_answer, region
-from tiny_vllm.course.failure import report
-from tiny_vllm.course.files import implementation, read_source, work_folder
-from tiny_vllm.course.outcome import Outcome
+from tiny_vllm.course.compose import stand_ins
+from tiny_vllm.course.failure import Outcome, report
+from tiny_vllm.course.files import implementation
+from tiny_vllm.course.skeletons import fingerprint, skeleton_of
 from tiny_vllm.course.state import State, load
 from tiny_vllm.device import get_device
 from tiny_vllm.device.source import LEFT_OUT
@@ -20,10 +21,10 @@ from tiny_vllm.errors import UserError
 
 FAILED = 1
 
+TARGET = "such as 3.2; or 3 for the whole chapter"
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("check", help="check your answer of an exercise, or of all of a chapter")
-    parser.add_argument("target", metavar="EXERCISE", help="such as 3.2; or 3 for the whole chapter")
+
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("emulator", "cuda"), default="emulator", help="cuda sees values only")
     parser.add_argument("--impl", default="work", metavar="WHOSE", help="work (the default), solution, or a folder")
     answer = parser.add_argument_group("the answer of a find-the-fault exercise")
@@ -31,77 +32,94 @@ def add_parser(commands: Any) -> None:
     answer.add_argument("--kind", help=f"what check mode calls it: {', '.join(faults.KINDS)}")
     answer.add_argument("--repair", metavar="TEXT", help="what stands in the place of that line")
     answer.add_argument("--after", "--repair-after", action="store_true", help="put the repair behind the line instead")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     chapter, exercise = find(arguments.target)
     get_device(arguments.device)  # or one sentence says why there is none
-    whose, work = implementation(arguments.impl), work_folder()
-    state = load(work)
+    whose, state = implementation(arguments.impl), load()
     _take_answer(arguments, exercise, state)
-    checked = [exercise] if exercise else _checkable(chapter)
-    passed = True
-    for each in checked:
-        outcome = (
-            _fault(chapter, each, state) if each.kind == "fault" else _region(chapter, each, whose, arguments.device)
-        )
+    tasks = {task.exercise for task in load_cases(chapter).TASKS}
+    passed, notes = True, list[str]()
+    for each in [exercise] if exercise else [each for each in chapter.exercises if each.id in tasks]:
+        answer = Answer(chapter, each, whose)
+        outcome = _check(answer, arguments.device, state)
         passed = passed and outcome is not None and outcome.passed
-        if outcome is not None:
-            print(report(outcome), flush=True)
-            if whose == work:
-                _record(chapter, outcome, work, state)
-                if not outcome.solved and _misplaced(chapter, each):
-                    print(f"  your lines stand in chapters/{chapter.name}/{each.file}; put them into {work.name}/")
+        if outcome is None:
+            continue
+        print(report(outcome), flush=True)
+        notes += _stand_ins(answer) if outcome.solved else []
+        if whose == state.work:
+            _record(answer, outcome, state)
+            notes += _elsewhere(answer, state)
+    for note in dict.fromkeys(notes):  # each once, though it may hold for several exercises
+        print(f"  {note}")
     return 0 if passed else FAILED
 
 
-def _region(chapter: Chapter, exercise: Exercise, whose: Path, device: str) -> Outcome:
-    return check_exercise(chapter, exercise.id, whose, device=device)
-
-
-def _misplaced(chapter: Chapter, exercise: Exercise) -> bool:
-    """Whether, in a release, which has no worked lines, something stands in the chapter's own file."""
-    released = (chapter.folder.parents[1] / "kernels" / LEFT_OUT).is_file()
-    return released and region(read_source(chapter.folder / exercise.file), exercise.id, exercise.file).solved
-
-
-def _fault(chapter: Chapter, exercise: Exercise, state: State) -> Outcome | None:
-    answer = state.answers.get(exercise.id)
-    if answer is None:
-        usage = f"tiny-vllm course check {exercise.id} --line N --kind KIND --repair 'TEXT' [--after]"
-        print(f"exercise {exercise.id}  not answered yet  {chapter.name}/{exercise.file}\n  {usage}")
-        return None
-    return faults.check_answer(chapter, exercise.id, **answer)
-
-
 def _take_answer(arguments: argparse.Namespace, exercise: Exercise | None, state: State) -> None:
-    given = [arguments.line, arguments.kind, arguments.repair]
-    if given == [None] * 3 and not arguments.after:
+    answer = {"line": arguments.line, "kind": arguments.kind, "repair": arguments.repair}
+    if set(answer.values()) == {None} and not arguments.after:
         return
     if exercise is None or exercise.kind != "fault":
         raise UserError("--line, --kind and --repair answer a find-the-fault exercise; give the number of one")
-    if None in given:
+    if None in answer.values():
         raise UserError("an answer has --line, --kind and --repair; give all three")
-    answer = {"line": arguments.line, "kind": arguments.kind, "repair": arguments.repair}
     state.answers[exercise.id] = {**answer, "repair_after": arguments.after}
 
 
-def _checkable(chapter: Chapter) -> list[Exercise]:
-    tasks = {task.exercise for task in load_cases(chapter).TASKS}
-    return [each for each in chapter.exercises if each.id in tasks]
+def _check(answer: Answer, device: str, state: State) -> Outcome | None:
+    """None for a fault that is not answered yet, which is said."""
+    chapter, exercise = answer.chapter, answer.exercise
+    if exercise.kind != "fault":
+        return check_exercise(chapter, exercise.id, answer.folder, device=device)
+    if exercise.id in state.answers:
+        return faults.check_answer(chapter, exercise.id, **state.answers[exercise.id])
+    usage = f"tiny-vllm course check {exercise.id} --line N --kind KIND --repair 'TEXT' [--after]"
+    print(f"exercise {exercise.id}  not answered yet  {chapter.name}/{exercise.file}\n  {usage}")
+    return None
 
 
-def _record(chapter: Chapter, outcome: Outcome, work: Path, state: State) -> None:
-    """For `course status`; good until the region changes."""
+def _stand_ins(answer: Answer) -> Iterator[str]:
+    """Which of the file's other exercises something filled in that is not the student's, for want of their lines."""
+    if answer.exercise.kind == "fault":
+        return
+    text = answer.text
+    spare = dict(stand_ins(answer.chapter, text))
+    for each in markers.regions(text):
+        if each.id in spare and each.id != answer.exercise.id and not each.solved:
+            yield f"exercise {each.id} is not solved yet: a stand-in ran in its place"
+
+
+def _elsewhere(answer: Answer, state: State) -> Iterator[str]:
+    """Where lines of the student stand that no check looks at."""
+    chapter, exercise = answer.chapter, answer.exercise
+    if exercise.kind == "fault":
+        return
+    worked = Answer(chapter, exercise, chapter.folder.parent)
+    released = (chapter.folder.parents[1] / "kernels" / LEFT_OUT).is_file()  # its worked files hold no lines
+    if released and worked.region.solved and not answer.region.solved:
+        yield f"your lines stand in {worked.name}; put them into {answer.folder.name}/"
+    skeleton, text = skeleton_of(chapter, exercise.file), answer.text
+    if state.skeletons.get(f"{chapter.name}/{exercise.file}") not in (None, fingerprint(skeleton)):
+        return  # it is older than the chapter: `course update`
+    end = len(text.splitlines()), ""
+    for (number, mine), (_, theirs) in zip_longest(*map(markers.outside, (text, skeleton)), fillvalue=end):
+        if mine != theirs:
+            where = f"outside the exercises' marks (first at line {number})"
+            yield f"{answer.name} differs from the skeleton {where}; only what stands between the marks is checked"
+            return
+
+
+def _record(answer: Answer, outcome: Outcome, state: State) -> None:
+    """For `course status`; good until the answer changes."""
     result = {"score": outcome.score, "max": outcome.max, "passed": outcome.passed, "solved": outcome.solved}
-    state.results[outcome.exercise] = {**result, "body": body_of(chapter, outcome.exercise, work, state)}
-    state.save(work)
+    state.results[outcome.exercise] = {**result, "body": body_of(answer, state)}
+    state.save()
 
 
-def body_of(chapter: Chapter, exercise: str, work: Path, state: State) -> str:
+def body_of(answer: Answer, state: State) -> str:
     """A hash of what stands in the region, or of a fault's answer."""
-    entry = chapter.exercise(exercise)
-    if entry.kind == "fault":
-        return skeletons.fingerprint(repr(sorted(state.answers.get(exercise, {}).items())))
-    return skeletons.fingerprint(region(read_answer(chapter, work, entry.file), exercise, entry.file).body)
+    if answer.exercise.kind == "fault":
+        return fingerprint(repr(sorted(state.answers.get(answer.exercise.id, {}).items())))
+    return fingerprint(answer.region.body)

@@ -1,16 +1,10 @@
-"""`tiny-vllm course list`: the chapters with exercises."""
+"""`tiny-vllm course list`: the chapters, their exercises and minutes."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from tiny_vllm.course.chapter import chapters
-
-
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("list", help="the chapters, their exercises and minutes")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

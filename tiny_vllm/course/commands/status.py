@@ -1,34 +1,26 @@
-"""`tiny-vllm course status`: a table of what is solved, with points and hints."""
+"""`tiny-vllm course status`: what is solved so far, with points and hints used."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
 
-from tiny_vllm.course.chapter import Chapter, Exercise, chapters
+from tiny_vllm.course.answer import Answer
+from tiny_vllm.course.chapter import chapters
 from tiny_vllm.course.commands.check import body_of
-from tiny_vllm.course.files import work_folder
 from tiny_vllm.course.state import State, load
 from tiny_vllm.errors import UserError
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("status", help="what is solved so far, with points and hints used")
-    parser.set_defaults(run=run)
-
-
 def run(arguments: argparse.Namespace) -> int:
-    work = work_folder()
-    state = load(work)
+    state = load()
     reached = total = 0.0
     for chapter in chapters():
         print(f"{chapter.number:>2}  {chapter.title}")
-        if not (work / chapter.name).is_dir():
+        if not (state.work / chapter.name).is_dir():
             print(f"    not started: tiny-vllm course start {chapter.number}")
             continue
         for exercise in chapter.exercises:
-            words, points = _standing(chapter, exercise, work, state)
+            words, points = _standing(Answer(chapter, exercise, state.work), state)
             reached, total = reached + points, total + exercise.points
             hints = state.hints.get(exercise.id, 0)
             used = f"{hints} hint{'s' if hints != 1 else ''}" if hints else ""
@@ -38,15 +30,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _standing(chapter: Chapter, exercise: Exercise, work: Path, state: State) -> tuple[str, float]:
+def _standing(answer: Answer, state: State) -> tuple[str, float]:
     """Words and points of an exercise as it was checked last."""
-    result = state.results.get(exercise.id)
-    if exercise.id in state.give_ups:
+    id = answer.exercise.id
+    if id in state.give_ups:
         return "given up", 0.0
-    if result is None:
+    if id not in state.results:
         return "not checked yet", 0.0
+    result = state.results[id]
     try:
-        if result["body"] != body_of(chapter, exercise.id, work, state):
+        if result["body"] != body_of(answer, state):
             return "changed since its check", 0.0
     except UserError as error:
         return str(error).partition(";")[0], 0.0

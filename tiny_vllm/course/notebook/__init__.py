@@ -103,7 +103,7 @@ def predict(id: str, question: str, mine: Any = ...) -> None:
     notes = state.load(lesson.work)
     if mine is not ...:
         notes.predictions[id] = mine
-        notes.save(lesson.work)
+        notes.save()
     typed = notes.predictions.get(id)
     print(f"{id}  {question}\n     your prediction: {'none yet; type it at mine=' if typed is None else typed}")
 
@@ -126,7 +126,7 @@ def answer(exercise: str, line: Any = ..., kind: Any = ..., repair: Any = ..., r
         return
     notes = state.load(lesson.work)
     notes.answers[exercise] = {"line": line, "kind": kind, "repair": repair, "repair_after": repair_after}
-    notes.save(lesson.work)
+    notes.save()
     outcome = check_answer(lesson.chapter, exercise, line, kind, repair, repair_after=repair_after)
     print(f"{exercise}: passed" if outcome.passed else report(outcome))
 

@@ -6,7 +6,7 @@ import textwrap
 from enum import Enum
 
 from tiny_vllm.course import markers, state
-from tiny_vllm.course.compose import region
+from tiny_vllm.course.answer import region
 from tiny_vllm.course.files import keep, read_source, write_atomic
 from tiny_vllm.course.notebook.lesson import Lesson
 from tiny_vllm.errors import UserError
@@ -52,7 +52,7 @@ def write_cell(lesson: Lesson, exercise: str, cell: str, way: Way = Way.ASK) -> 
     if there.body != body:
         write_atomic(path, markers.fill(text, {exercise: body}))
     notes.cells[exercise] = body
-    notes.save(lesson.work)
+    notes.save()
     return None
 
 

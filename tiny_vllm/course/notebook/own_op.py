@@ -11,8 +11,8 @@ import numpy as np
 from tiny_vllm.course import chapters_folder
 from tiny_vllm.course.checking import load_cases, task_of
 from tiny_vllm.course.notebook.lesson import WORKED, YOURS, Lesson
-from tiny_vllm.course.runs import Child
 from tiny_vllm.errors import KernelError, UserError
+from tiny_vllm.sandbox.runs import Child
 
 NUMPY = "NumPy's"
 

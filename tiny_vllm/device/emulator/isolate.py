@@ -1,8 +1,7 @@
 """Launches in a child process, which may die of them without harm: for kernels that nobody trusts yet.
 
-The child (isolated_child.py) starts with the first such launch and stays. The two talk in pickles over its stdin and
-stdout. Arrays travel as the spans of memory that they lie in, so that views and arrays which overlap stay what they
-are.
+The child (isolated_child.py) starts with the first such launch and stays. The two talk in pickles. Arrays travel as the
+spans of memory that they lie in, so that views and arrays which overlap stay what they are.
 """
 
 from __future__ import annotations
@@ -10,33 +9,33 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
-import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tiny_vllm.device.emulator.limits import Shape
-from tiny_vllm.device.emulator.pipe import View, receive, send
+from tiny_vllm.device.emulator.process import Worker
 from tiny_vllm.errors import CompileError, DeviceError, KernelCheckError, KernelError, LaunchError
 
 _GRACE = 30.0  # seconds beyond the launch's own deadline: starting, loading, copying
-_KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME")
 _SETTINGS = ("timeout", "workers", "compute_capability", "check", "order")
 _ERRORS = {each.__name__: each for each in (CompileError, LaunchError, DeviceError)}
-_CAUSES: dict[int, str] = {
-    signal.SIGSEGV: "probably an access outside an array",
-    signal.SIGBUS: "probably an access outside an array",
-    signal.SIGABRT: "probably a write outside an array, which damaged the process's memory",
-    signal.SIGFPE: "probably an integer division by zero",
-    signal.SIGKILL: "probably for want of memory",
-}
+
+
+@dataclass(frozen=True)
+class View:
+    """An array as a part of a span."""
+
+    span: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
 
 
 class IsolatedRunner:
@@ -55,7 +54,7 @@ class IsolatedRunner:
         bounds = merge([np.lib.array_utils.byte_bounds(arg) for arg in args if isinstance(arg, np.ndarray)])
         spans = [ctypes.string_at(low, high - low) for low, high in bounds]
         message = (self._definition, self._name, known[0], spans, [_described(arg, bounds) for arg in args])
-        kind, text, printed, results = _child().ask(self._name, message, self._timeout + _GRACE)
+        kind, text, printed, results = _ask(self._name, message, self._timeout + _GRACE)
         sys.stdout.write(printed)
         findings = pickle.loads(results.pop()) if kind == KernelCheckError.__name__ else ()
         if kind != "done" and not findings:
@@ -92,79 +91,26 @@ def _described(arg: Any, bounds: Sequence[tuple[int, int]]) -> Any:
     return View(span, offset, arg.shape, arg.strides, arg.dtype)
 
 
-class Child:
-    """The process that runs launches; it is started again when it died."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def ask(self, kernel: str, message: Any, patience: float) -> tuple[str, str, str, list[bytes]]:
-        """Send one launch, and its answer: (kind, text, printed, spans). patience: seconds."""
-        with self._lock:
-            process = self._started()
-            try:
-                send(process.stdin, message)
-                answer: tuple[str, str, str, list[bytes]] = receive(process.stdout, time.monotonic() + patience)
-                return answer
-            except TimeoutError:
-                self._end()
-                raise LaunchError(
-                    f"{kernel}: the launch timed out and was terminated (CUDA_ERROR_LAUNCH_TIMEOUT): "
-                    f"no answer from its process after {patience:g} s; is there an endless loop?"
-                ) from None
-            except (EOFError, OSError):
-                raise KernelError(f"{kernel}: {self._cause_of_death()}") from None
-            except BaseException:  # an interrupt: the answer would come later, to the wrong question
-                self._end()
-                raise
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            path = [os.path.abspath(entry) for entry in sys.path]
-            serve = "from tiny_vllm.device.emulator.isolated_child import serve; serve()"
-            code = f"import sys; sys.path[:] = {path!r}; {serve}"
-            kept = {k: v for k, v in os.environ.items() if k in _KEPT_ENVIRONMENT or k.startswith("TINY_VLLM_")}
-            # A session of its own: Ctrl-C is for the parent, which ends the child.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", code],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=kept,
-                start_new_session=True,
-            )
-        return self._process
-
-    def _end(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
-        self._process = None
-
-    def _cause_of_death(self) -> str:
-        assert self._process is not None
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        code = self._process.poll()
-        self._end()
-        return cause_of_death(code)
-
-
-def cause_of_death(code: int | None) -> str:
-    """A sentence about a process that ended unasked; code: as Popen.returncode has it."""
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return f"the process that ran it was ended by {name}, {_CAUSES.get(-code, 'for a reason unknown')}"
-    return f"the process that ran it ended with exit code {code}"
+def _ask(kernel: str, message: Any, patience: float) -> tuple[str, str, str, list[bytes]]:
+    """Send one launch, and get its answer: (kind, text, printed, spans). patience: seconds."""
+    try:
+        answer: tuple[str, str, str, list[bytes]] = pickle.loads(_child().ask(pickle.dumps(message, 5), patience))
+        return answer
+    except TimeoutError:
+        raise LaunchError(
+            f"{kernel}: the launch timed out and was terminated (CUDA_ERROR_LAUNCH_TIMEOUT): "
+            f"no answer from its process after {patience:g} s; is there an endless loop?"
+        ) from None
+    except EOFError as death:
+        raise KernelError(f"{kernel}: {death}") from None
 
 
 @lru_cache(maxsize=1)
-def _child() -> Child:
-    return Child()
+def _child() -> Worker:
+    path = [os.path.abspath(entry) for entry in sys.path]
+    serve = "from tiny_vllm.device.emulator.isolated_child import run; run()"
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path!r}; {serve}"]
+    return Worker(command, {}, stderr=subprocess.DEVNULL)
 
 
 if hasattr(os, "register_at_fork"):

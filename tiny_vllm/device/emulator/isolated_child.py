@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import pickle
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from tiny_vllm.device.emulator.isolate import View
 from tiny_vllm.device.emulator.launch import RawModule
-from tiny_vllm.device.emulator.pipe import View, receive, send
+from tiny_vllm.device.emulator.process import serve
 from tiny_vllm.errors import KernelCheckError
 
 
-def serve() -> None:
+def run() -> None:
     """Answer launches until the parent is gone."""
-    incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing else may write between the answers
     kernels: dict[Any, Any] = {}
-    with suppress(EOFError):
-        while True:
-            message = receive(incoming)
-            send(outgoing, _answer(message, kernels))
+    serve(lambda message: pickle.dumps(_answer(pickle.loads(message), kernels), 5))
 
 
 def _answer(message: Any, kernels: dict[Any, Any]) -> tuple[str, str, str, list[bytes]]:

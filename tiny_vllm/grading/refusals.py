@@ -9,21 +9,21 @@ import ast
 import re
 import textwrap
 
-from tiny_vllm.course.tokens import code
 from tiny_vllm.device.source import strip_comments
+from tiny_vllm.grading.windows import code
 
 MAX_REGION, MAX_DEPTH = 8000, 50  # what lies beyond is made to break a compiler
-_CUDA_TEXT = """asm extern namespace using std template typeid goto environ system popen fopen freopen fork vfork execl
-    execv execve syscall getenv setenv putenv mmap mprotect socket ptrace kill dlopen dlsym"""
-_CUDA_WORDS = frozenset(_CUDA_TEXT.split())
-_CUDA_PREFIXES = ("__asm", "__attribute", "__declspec", "__builtin", "__pragma", "_Pragma", "__FILE", "__has_include")
+_CUDA_WORDS = """asm extern namespace using std template typeid goto environ system popen fopen freopen fork vfork
+    execl execv execve syscall getenv setenv putenv mmap mprotect socket ptrace kill dlopen dlsym"""
+_CUDA_PREFIXES = "__asm __attribute __declspec __builtin __pragma _Pragma __FILE __has_include"
+_CUDA_NAME = rf"\b(({'|'.join(_CUDA_WORDS.split())})\b|({'|'.join(_CUDA_PREFIXES.split())})\w*)"
 _PYTHON_WORDS = """__import__ exec eval compile open input breakpoint globals locals vars getattr setattr delattr
     memoryview sys os io builtins importlib subprocess ctypes pickle"""
 _PYTHON_FILES = """load save savez savez_compressed savetxt loadtxt genfromtxt fromfile fromregex tofile memmap dump
     open_memmap DataSource ctypeslib f2py testing lib"""
 _PYTHON_NAMES = frozenset(_PYTHON_WORDS.split())
 _PYTHON_ATTRIBUTES = frozenset(_PYTHON_FILES.split()) | _PYTHON_NAMES
-_FRAMES = re.compile(r"(f|tb|gi|cr|ag|co)_\w+")  # frames and code objects lead to every other variable
+_INSIDE = re.compile(r"__|(f|tb|gi|cr|ag|co)_\w")  # frames and code objects lead to every other variable
 _STRING = re.compile(r'"(?:\\.|[^"\\\n])*"|' + r"'(?:\\.|[^'\\\n])*'")
 
 
@@ -41,21 +41,19 @@ def refused(body: str, python: bool, skeleton: str) -> str:
 
 def refused_cuda(body: str) -> str:
     """As refused, of a few lines that may open and close brackets: the repair of a fault."""
-    if found := re.search(r"\?\?[=/'()!<>-]|%:|\\[ \t]*\r?(\n|$)", body):
-        what = "a backslash at a line's end" if found[0].startswith("\\") else f"the alternative spelling {found[0]}"
-        return f"{what}, which changes how the lines after it read"
-    if found := re.search(r"\b(u8|[uUL])?R\"", strip_comments(body)):
-        return f"the raw string {found[0]}, which may hide marks"
-    text = _plain(body)
-    if found := re.search(r"#\s*\w*", text):
-        return f"{found[0]}, a line for the preprocessor"
-    if "/*" in text:
-        return "a comment without an end"
-    for word in re.findall(r"[^\W\d]\w*", text):
-        if word in _CUDA_WORDS or word.startswith(_CUDA_PREFIXES):
-            return word
-    found = re.search(r"\[\s*\[|(?<![\w>]):\s*:", text)
-    return f"{found[0]}, an attribute or a name from outside" if found else ""
+    plain, rejoins = _plain(body), "which changes how the lines after it read"
+    for text, pattern, why in (
+        (body, r"\\[ \t]*\r?(\n|$)", f"a backslash at a line's end, {rejoins}"),
+        (body, r"\?\?[=/'()!<>-]|%:", f"the alternative spelling {{}}, {rejoins}"),
+        (strip_comments(body), r"\b(u8|[uUL])?R\"", "the raw string {}, which may hide marks"),
+        (plain, r"#\s*\w*", "{}, a line for the preprocessor"),
+        (plain, r"/\*", "a comment without an end"),
+        (plain, _CUDA_NAME, "{}"),
+        (plain, r"\[\s*\[|(?<![\w>]):\s*:", "{}, an attribute or a name from outside"),
+    ):
+        if found := re.search(pattern, text):
+            return why.format(found[0])
+    return ""
 
 
 def _plain(body: str) -> str:
@@ -89,7 +87,14 @@ def _refused_python(body: str, skeleton: str) -> str:
     if len(tree.body) != 1 or not isinstance(block, ast.If) or block.orelse:
         return "a line that leaves the function around it"
     allowed = {name for node in ast.walk(ast.parse(skeleton)) for name in _imports(node)}
-    return next((why for node in ast.walk(tree) if (why := _refused_node(node, allowed))), "")
+    for node in ast.walk(tree):
+        if new := [name for name in _imports(node) if name not in allowed]:
+            return f"import {new[0]}, which the skeleton lacks"
+        if isinstance(node, ast.Name) and (node.id in _PYTHON_NAMES or node.id.startswith("__")):
+            return node.id
+        if isinstance(node, ast.Attribute) and (node.attr in _PYTHON_ATTRIBUTES or _INSIDE.match(node.attr)):
+            return f".{node.attr}"
+    return ""
 
 
 def _imports(node: ast.AST) -> list[str]:
@@ -99,14 +104,3 @@ def _imports(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         return [f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names]
     return []
-
-
-def _refused_node(node: ast.AST, allowed: set[str]) -> str:
-    if new := [name for name in _imports(node) if name not in allowed]:
-        return f"import {new[0]}, which the skeleton lacks"
-    if isinstance(node, ast.Name) and (node.id in _PYTHON_NAMES or node.id.startswith("__")):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        inside = node.attr.startswith("__") or _FRAMES.fullmatch(node.attr)
-        return f".{node.attr}" if inside or node.attr in _PYTHON_ATTRIBUTES else ""
-    return ""

@@ -9,46 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tiny_vllm.course import tree, twist
 from tiny_vllm.course.chapter import Chapter, chapter
-from tiny_vllm.course.tokens import WINDOW
 from tiny_vllm.errors import UserError
+from tiny_vllm.grading import tree, twist
+from tiny_vllm.grading.windows import WINDOW, leaks, worked_windows
 
-SHARED = (
-    "LICENSE",
-    "NOTICE",
-    "CITATION.cff",
-    "docs/LICENSE",
-    "docs/setup.md",
-    "docs/performance.md",
-    "docs/glossary.md",
-)
-TESTS = (
-    "tests/conftest.py",
-    "tests/data/tiny",
-    "tests/data/smollm2_activations.npz",
-    "tests/chapters/conftest.py",
-    "tests/chapters/test_cases.py",
-)
-README = """# tiny-vllm: {titles}
-
-About {minutes} minutes. In this folder, with Python 3.10 or newer, a C++ compiler and no GPU:
-
-```
-python3 -m venv .venv && source .venv/bin/activate
-pip install -e '.[notebooks]'
-tiny-vllm course start {first}
-tiny-vllm course check {exercise}
-```
-
-The last line checks one exercise; `tiny-vllm course check {first}` checks all of the chapter.
-From earlier you need this: a *kernel* is a function that many threads of a GPU run at once, in *blocks* of threads.
-In it `threadIdx.x` is a thread's number within its block, and `blockDim.x` is how many threads the block has.
-
-The lesson is {pages}; as a notebook it is in `notebooks/`.
-You edit the files in `work/`, nothing else, and hand in that folder as a zip.
-`tiny-vllm course hint {exercise}` helps when you are stuck, `tiny-vllm doctor` when something is missing.
-{left_out}"""
+_DOCS = ("docs/LICENSE", "docs/setup.md", "docs/performance.md", "docs/glossary.md")
+_DATA = ("tests/data/tiny", "tests/data/smollm2_activations.npz")
+_TESTS = ("tests/conftest.py", "tests/chapters/conftest.py", "tests/chapters/test_cases.py")
+SHARED = ("LICENSE", "NOTICE", "CITATION.cff", *_DOCS, *_DATA, *_TESTS)
 LEFT_OUT = """
 Some files of `kernels/` are not here, since they show answers: {names}. The engine runs with `--ops reference`.
 """
@@ -82,7 +51,7 @@ def release(chapters: Sequence[Chapter], out: Path, number: int | None = None) -
     with tempfile.TemporaryDirectory(prefix="tiny-vllm-release-") as name:
         bundle = Path(name) / "bundle"
         notebooks = [f"notebooks/{each.name[2:]}.ipynb" for each in chapters]
-        left_out = tree.copy_tree(bundle, chapters, (*SHARED, *TESTS, *notebooks))
+        left_out = tree.copy_tree(bundle, chapters, (*SHARED, *notebooks))
         for each, exercise in twist.twisted(chapters, number) if number is not None else ():
             twist.state(bundle, each, exercise, number or 0)
         (bundle / "README.md").write_text(_readme(chapters, left_out), encoding="utf-8")
@@ -92,13 +61,14 @@ def release(chapters: Sequence[Chapter], out: Path, number: int | None = None) -
 
 
 def _readme(chapters: Sequence[Chapter], left_out: Sequence[str]) -> str:
-    pages = ", ".join(f"[chapters/{each.name}/README.md](chapters/{each.name}/README.md)" for each in chapters)
-    return README.format(
+    pages = [f"chapters/{each.name}/README.md" for each in chapters]
+    template = (Path(__file__).parents[1] / "release_readme.md").read_text(encoding="utf-8")
+    return template.format(
         titles=", ".join(f"chapter {each.number}" for each in chapters),
         minutes=sum(each.minutes for each in chapters),
         first=chapters[0].number,
         exercise=chapters[0].exercises[0].id,
-        pages=pages,
+        pages=", ".join(f"[{page}]({page})" for page in pages),
         left_out=LEFT_OUT.format(names=", ".join(f"`{name}`" for name in left_out)) if left_out else "",
     )
 
@@ -107,7 +77,7 @@ def _refuse_leaks(bundle: Path, chapters: Sequence[Chapter]) -> None:
     hints = [exercise.hints[2] for each in chapters for exercise in each.exercises]
     found = [
         f"{file.relative_to(bundle)} shows exercise {id}: {' '.join(window)}"
-        for file, id, window in tree.leaks(bundle, tree.worked_windows(chapters), hints)
+        for file, id, window in leaks(bundle, worked_windows(chapters), hints)
     ]
     if found:
         raise UserError("nothing is released; take these answers out:\n  " + "\n  ".join(found))

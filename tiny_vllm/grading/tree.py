@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tiny_vllm.course import markers
 from tiny_vllm.course.chapter import Chapter
+from tiny_vllm.course.files import read_source
 from tiny_vllm.course.skeletons import released_of
-from tiny_vllm.course.tokens import Window, code, readings, windows
 from tiny_vllm.device.source import LEFT_OUT
+from tiny_vllm.grading.windows import leaks, worked_windows
 
-ENGINE = (
-    "tiny_vllm",
-    "kernels",
-    "pyproject.toml",
-    "chapters/__init__.py",
-    "chapters/_cases.py",
-    "chapters/_figures.py",
-)
+_CHAPTERS = ("chapters/__init__.py", "chapters/_cases.py", "chapters/_figures.py")
+ENGINE = ("tiny_vllm", "kernels", "pyproject.toml", *_CHAPTERS)
 _LECTURERS = shutil.ignore_patterns("mutants", "lecturer", "__pycache__", ".*", "*.pyc", "*.so")
 
 
@@ -61,47 +55,15 @@ def _imported(chapters: Sequence[Chapter]) -> set[str]:
     return found
 
 
-def worked_windows(chapters: Sequence[Chapter]) -> dict[Window, str]:
-    """The windows of the worked regions, and which exercise each is of; none that the file's given lines show too."""
-    found: dict[Window, str] = {}
-    for chapter in chapters:
-        for name in chapter.files:
-            text, python = (chapter.folder / name).read_text(encoding="utf-8"), name.endswith(".py")
-            given = windows(code(markers.fill(text, dict.fromkeys(markers.bodies(text), "")), python))
-            for id, body in markers.bodies(text).items():
-                found |= dict.fromkeys(windows(code(body, python)) - given, id)
-    return found
-
-
-def leaks(folder: Path, worked: Mapping[Window, str], hints: Iterable[str] = ()) -> Iterator[tuple[Path, str, Window]]:
-    """(file, exercise, window) of each file that shows an answer; a chapter.toml may hold the level-3 hints."""
-    allowed = {window for hint in hints for window in windows(hint)}
-    for file in sorted(folder.rglob("*")):
-        try:
-            text = "" if file.is_dir() or file.suffix == ".png" else file.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            text = ""  # arrays and pictures
-        for reading in readings(file.name, text):
-            shown = windows(reading) & worked.keys() - (allowed if file.name == "chapter.toml" else set())
-            if shown:
-                window = min(shown)
-                yield file, worked[window], window
-                break
-
-
 def _leave_out(kernels: Path, chapters: Sequence[Chapter]) -> list[str]:
-    gone = {file.name for file, _, _ in leaks(kernels, worked_windows(chapters))} | _counterparts(chapters)
-    texts = {file.name: file.read_text(encoding="utf-8") for file in kernels.glob("*.cu*")}
+    """Take away the kernels that show an answer, that run in place of one, or that include such a file."""
+    gone = {file.name for file, _, _ in leaks(kernels, worked_windows(chapters))}
+    for file in (chapter.folder / name for chapter in chapters for name in chapter.files if name.endswith(".cu")):
+        gone |= set(re.findall(r"\bkernels/(\w+\.cuh?)", read_source(file).partition("\n")[0]))  # in the first line
+    texts = {file.name: read_source(file) for file in kernels.glob("*.cu*")}
     while more := {n for n, text in texts.items() if n not in gone and any(f'"{each}"' in text for each in gone)}:
         gone |= more
     for name in gone:
         (kernels / name).unlink(missing_ok=True)
     (kernels / LEFT_OUT).write_text("".join(f"{name}\n" for name in sorted(gone)), encoding="utf-8")
     return sorted(gone)
-
-
-def _counterparts(chapters: Sequence[Chapter]) -> set[str]:
-    """What the engine runs in place of these chapters' kernels, as the first line of each of them says."""
-    files = [chapter.folder / name for chapter in chapters for name in chapter.files if name.endswith(".cu")]
-    first_lines = [file.read_text(encoding="utf-8").partition("\n")[0] for file in files]
-    return {name for line in first_lines for name in re.findall(r"\bkernels/(\w+\.cuh?)", line)}

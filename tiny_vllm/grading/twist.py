@@ -27,29 +27,26 @@ def state(root: Path, chapter: Chapter, exercise: Exercise, number: int) -> None
     chapter.toml gets a line `twist = N`, by which `course check` there knows what is right.
     """
     folder, sentence = root / "chapters" / chapter.name, exercise.twists[number]
-    id = re.escape(exercise.id)
-    _replace(folder / exercise.file, rf"(EXERCISE-BEGIN {id} .*\S)", rf"\1. This time: {_literal(sentence)}")
-    page = f"**This time:** {sentence}"
-    _replace(folder / "README.md", rf"(```python[^\n]*\n%%exercise {id}\b)", rf"{_literal(page)}\n\n\1")
+    id, page = re.escape(exercise.id), f"**This time:** {sentence}"
+    _insert(folder / exercise.file, rf"EXERCISE-BEGIN {id} .*\S", f". This time: {sentence}")
+    _insert(folder / "README.md", rf"(?=```python[^\n]*\n%%exercise {id}\b)", f"{page}\n\n")
     toml = folder / "chapter.toml"
     if (line := f"twist = {number}\n") not in (text := toml.read_text(encoding="utf-8")):
         toml.write_text(line + text, encoding="utf-8")
     for notebook in (root / "notebooks").glob(f"{chapter.number:02d}_*.ipynb"):
-        _insert(notebook, exercise.id, page)
+        _insert_cell(notebook, exercise.id, page)
 
 
-def _literal(text: str) -> str:
-    return text.replace("\\", r"\\")
+def _insert(file: Path, pattern: str, addition: str) -> None:
+    """Behind the one place that a pattern finds."""
+    text = file.read_text(encoding="utf-8")
+    ends = [found.end() for found in re.finditer(pattern, text)]
+    if len(ends) != 1:
+        raise UserError(f"{file.parent.name}/{file.name} has {len(ends)} places for a twist, not one: {pattern}")
+    file.write_text(text[: ends[0]] + addition + text[ends[0] :], encoding="utf-8")
 
 
-def _replace(file: Path, pattern: str, text: str) -> None:
-    changed, times = re.subn(pattern, text, file.read_text(encoding="utf-8"))
-    if times != 1:
-        raise UserError(f"{file.parent.name}/{file.name} has {times} places for a twist where it needs one: {pattern}")
-    file.write_text(changed, encoding="utf-8")
-
-
-def _insert(notebook: Path, exercise: str, page: str) -> None:
+def _insert_cell(notebook: Path, exercise: str, page: str) -> None:
     """A text cell before the exercise's own."""
     content: dict[str, Any] = json.loads(notebook.read_text(encoding="utf-8"))
     cells = content["cells"]

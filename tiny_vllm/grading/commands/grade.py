@@ -7,7 +7,6 @@ import csv
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,11 +15,12 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from tiny_vllm.course import tree, twist
 from tiny_vllm.course.chapter import Chapter, chapter
-from tiny_vllm.course.grading import Grader, Row, nvrtc_installed, wanted
-from tiny_vllm.course.similar import pairs
-from tiny_vllm.course.submission import Submission, submissions
+from tiny_vllm.grading import tree, twist
+from tiny_vllm.grading.grader import Grader, Row, nvrtc_installed, wanted
+from tiny_vllm.grading.submission import Submission, submissions
+from tiny_vllm.grading.windows import pairs
+from tiny_vllm.sandbox.limits import cut_network
 
 
 def add_parser(commands: Any) -> None:
@@ -42,11 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     handed_in = submissions(arguments.submissions, wanted(chosen))
     rows, notes = grade(chosen, handed_in, arguments.secret_seed, arguments.twist)
     totals = totals_of(rows)
+    failures = {row.student: f"{row.exercise} {row.first_failure}" for row in reversed(rows) if row.first_failure}
     for student, (score, most) in totals.items():
-        failures = [
-            f"{row.exercise} {row.first_failure}" for row in rows if row.student == student and row.first_failure
-        ]
-        print(f"{student:<24} {score:6.1f} of {most:g}   {failures[0][:150] if failures else ''}".rstrip())
+        print(f"{student:<24} {score:6.1f} of {most:g}   {failures.get(student, '')[:150]}".rstrip())
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     if arguments.csv:
@@ -65,24 +63,23 @@ def grade(
     """The rows of all students, in the order given, and what the report must say beside them."""
     if number is not None:
         twist.twisted(chapters, number)
+    spawn, notes = multiprocessing.get_context("spawn"), []
     with tempfile.TemporaryDirectory(prefix="tiny-vllm-tree-") as name:
         tree.copy_tree(Path(name, "tree"), chapters)
-        grader = Grader(tuple(chapters), Path(name, "tree"), seed, number)
-        processes, spawn = min(os.cpu_count() or 1, len(handed_in)), multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, spawn, _keep_compiled_in, (f"{name}/cache",)) as pool:
+        grader, processes = Grader(tuple(chapters), Path(name, "tree"), seed, number), os.cpu_count() or 1
+        with ProcessPoolExecutor(min(processes, len(handed_in)), spawn, _keep_compiled_in, (f"{name}/cache",)) as pool:
             rows = [row for each in pool.map(grader.grade, handed_in) for row in each]
-    notes = [] if nvrtc_installed() else ["NVRTC is not installed: a GPU's compiler may refuse what passed here"]
-    return rows, notes + ([] if _network_can_be_cut() else ["the system lets no process go without network"])
+    if not nvrtc_installed():
+        notes.append("NVRTC is not installed: a GPU's compiler may refuse what passed here")
+    with ProcessPoolExecutor(1, spawn) as pool:
+        if not pool.submit(cut_network).result():
+            notes.append("the system lets no process go without network")
+    return rows, notes
 
 
 def _keep_compiled_in(folder: str) -> None:
     """Nothing that a submission compiles gets into the lecturer's own cache or tree."""
     os.environ |= {"TINY_VLLM_CACHE": folder, "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def _network_can_be_cut() -> bool:
-    probe = "import ctypes; c = ctypes.CDLL(None); exit(c.unshare(0x40000000) != 0 and c.unshare(0x50000000) != 0)"
-    return sys.platform == "linux" and subprocess.run([sys.executable, "-c", probe]).returncode == 0
 
 
 def totals_of(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
@@ -97,9 +94,9 @@ def totals_of(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
 def write_csv(file: Path, rows: Sequence[Row]) -> None:
     """The rows, with a line of names."""
     with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow([each.name for each in fields(Row)])
-        writer.writerows([[_cell(value) for value in asdict(row).values()] for row in rows])
+        writer = csv.DictWriter(stream, [each.name for each in fields(Row)])
+        writer.writeheader()
+        writer.writerows({name: _cell(value) for name, value in asdict(row).items()} for row in rows)
 
 
 def _cell(value: Any) -> Any:
