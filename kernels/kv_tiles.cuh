@@ -13,6 +13,7 @@ constexpr int PAGE = 16;                        // tokens in a block of the cach
 constexpr int KEYS = HEAD_DIM == 64 ? 64 : 32;  // by the registers that a fully unrolled tile needs
 constexpr int THREADS = 128;                    // of the block that fetches
 constexpr int CHUNKS = HEAD_DIM / 8;            // in a row
+constexpr int PAGES = KEYS / PAGE;              // of a tile
 constexpr int ROW_BYTES = HEAD_DIM * 2;
 constexpr int KEYS_BYTES = KEYS * ROW_BYTES, TILE_BYTES = 2 * KEYS_BYTES;
 constexpr int COPIES = KEYS * CHUNKS / THREADS;  // of keys, by one thread for one tile
@@ -28,23 +29,30 @@ struct KvTiles {
     const int* table;      // the request's pages, in order
     unsigned page_stride;  // bytes from one page of the cache to the next
     unsigned to;           // where the thread's first chunk goes in shared memory, in tile 0
-    int first, seq_len;
-    int page[COPIES];  // of the tile to fetch next
+    int seq_len;           // of the request
+    int left;              // keys from the thread's first one on
+    int page[PAGES] = {};  // of the tile to fetch next
 
     __device__ __forceinline__ KvTiles(const scalar_t* cache, const int* table, int seq_len, int kv_head,
                                        int num_kv_heads, unsigned tiles)
-        : table(table), first(threadIdx.x / CHUNKS), seq_len(seq_len) {
-        const int chunk = threadIdx.x % CHUNKS;
+        : table(table), seq_len(seq_len) {
+        const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS;
+        left = seq_len - first;
         page_stride = num_kv_heads * 2 * PAGE * ROW_BYTES;
         kv = reinterpret_cast<const char*>(cache) + (kv_head * 2 * PAGE + first % PAGE) * ROW_BYTES + chunk * 16;
         to = tiles + swizzled(first, chunk);
     }
 
+    // The last tile may have fewer pages than others; behind them the table may end.
     __device__ __forceinline__ void look_up(int tile) {
+        const int* next = table + tile * (KEYS / PAGE);
+        if ((tile + 1) * KEYS <= seq_len) {
 #pragma unroll
-        for (int i = 0; i < COPIES; i++) {
-            const int key = tile * KEYS + i * KEYS_A_COPY + first;
-            page[i] = key < seq_len ? __ldg(table + key / PAGE) : 0;
+            for (int i = 0; i < PAGES; i++) page[i] = __ldg(next + i);
+        } else if (tile * KEYS < seq_len) {
+            const int last = (seq_len - 1) / PAGE - tile * (KEYS / PAGE);
+#pragma unroll
+            for (int i = 0; i < PAGES; i++) page[i] = __ldg(next + min(i, last));
         }
     }
 
@@ -52,8 +60,9 @@ struct KvTiles {
     __device__ __forceinline__ void fetch(int tile) {
 #pragma unroll
         for (int i = 0; i < COPIES; i++) {
-            const bool valid = tile * KEYS + i * KEYS_A_COPY + first < seq_len;
-            const char* from = kv + (size_t)page[i] * page_stride + i * KEYS_A_COPY % PAGE * ROW_BYTES;
+            const bool valid = tile * KEYS + i * KEYS_A_COPY < left;
+            const char* from =
+                kv + (size_t)(unsigned)page[i * KEYS_A_COPY / PAGE] * page_stride + i * KEYS_A_COPY % PAGE * ROW_BYTES;
             const unsigned there = to + tile % 2 * TILE_BYTES + i * KEYS_A_COPY * ROW_BYTES;
             cp_async_16(there, from, valid);
             cp_async_16(there + KEYS_BYTES, from + PAGE * ROW_BYTES, valid);

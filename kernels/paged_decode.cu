@@ -19,6 +19,8 @@
 // The query heads are rows 0 to 7 of the 16 that a product has; the others are zeros: tensor cores have time to spare.
 //
 // Bytes: each key and value once, 4 * HEAD_DIM bytes a token and key/value head; at the memory's bandwidth, the floor.
+// Measured on an H200, 8 key/value heads of 64: 1 request of 128 keys 3.7 us, 8 of 2,048 13.4 (59% of 4.22 TB/s), 64 of
+// 2,048 70.7 (90%), 256 of 2,048 256 us (100%).
 #include "dtype.cuh"
 #include "ptx.cuh"
 #ifndef HEAD_DIM
@@ -195,6 +197,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS)
     const size_t row_stride = (size_t)num_kv_heads * columns;
     scalar_t* mine = out + row * row_stride + kv_head * columns;
     if (request == num_requests) {  // rows that nobody owns
+        if (split >= num_tokens - row) return;
         wait_for_previous_kernel();
         for (int r = split; r < num_tokens - row; r += gridDim.y)
             for (int i = threadIdx.x; i < columns; i += blockDim.x) mine[r * row_stride + i] = scalar_t(0.0f);
@@ -203,10 +206,12 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS)
     const int warps = blockDim.x / 32, rows = query_start_loc[request + 1] - row, seq_len = seq_lens[request];
     Walk walk = {block_table + (size_t)request * table_width, table_width, split * warps + (int)threadIdx.x / 32,
                  (int)gridDim.y * warps, 0};
-    walk.look_up(0);             // before anything waits for the lengths
-    wait_for_previous_kernel();  // what came before is the plan of the step, older than the kernel before this one
+    walk.look_up(0);  // before anything waits for the lengths
     const int splits = min((int)gridDim.y, max(1, (seq_len + PAGE * warps - 1) / (PAGE * warps)));  // that have a page
-    if (rows != 1 || split >= splits) return;
+    const bool idle = rows != 1 || split >= splits;
+    if (idle && blockIdx.x + blockIdx.y > 0) return;  // not all: this kernel must not end before the last one
+    wait_for_previous_kernel();  // what came before is the plan of the step, older than the kernel before this one
+    if (idle) return;
 
     uint4 query[K_CHUNKS];
     const scalar_t* head = q + (size_t)row * q_stride + (kv_head * group + lane_g()) * HEAD_DIM;

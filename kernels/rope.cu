@@ -4,9 +4,12 @@
 // the plane (the pairing of Llama checkpoints in Hugging Face's layout), turned by the angle position * inv_freq[i]:
 //   first'  = first * cos - second * sin
 //   second' = second * cos + first * sin
-// One block a token, for all heads of q and then of k; thread p owns pairs p, p + blockDim.x, ... of them, WIDTH pairs at
-// a time where halves and rows are whole vectors. It reads both halves before it writes, and nobody else touches them.
+// One block a token, for all heads of q and then of k; thread p owns pairs p, p + blockDim.x, ... of them, WIDTH pairs
+// at a time where halves and rows are whole vectors. It reads both halves before it writes, and nobody else touches
+// them.
 // Bytes: q and k read and written once, 2 * T * (num_heads + num_kv_heads) * head_dim * sizeof(scalar_t).
+// For 8,192 tokens, 32 and 8 heads of 64 in bfloat16 that is 19.9 us at 4.22 TB/s; measured within a step on an H200
+// 22.9 us. Where write_kv.cu follows, rope_kv.cu does both.
 #include "vectors.cuh"
 
 __device__ __forceinline__ void turn(scalar_t& first, scalar_t& second, float cosine, float sine) {

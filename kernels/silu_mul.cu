@@ -4,7 +4,8 @@
 // Grid (T, ceil(width / (WIDTH * blockDim.x))); thread i of block y owns WIDTH neighbouring columns of its row, in one
 // load each of gate and up where rows are whole vectors.
 // exp(-z) may be inf: z / inf is then 0, as it should be.
-// Bytes: gate and up read once, the result written, 3 * T * width * sizeof(scalar_t).
+// Bytes: gate and up read once, the result written, 3 * T * width * sizeof(scalar_t). For 8,192 rows of 8,192 in
+// bfloat16 that is 95.4 us at 4.22 TB/s; measured within a step on an H200 93.4 us, a part out of L2.
 #include "vectors.cuh"
 
 __device__ __forceinline__ scalar_t silu_times(scalar_t gate, scalar_t up) {

@@ -5,6 +5,7 @@
 // heads or rows are no whole vectors.
 // Offsets are 64-bit: a cache has more than 2^31 elements. Slot -1 belongs to a row that nobody owns, and is skipped.
 // Bytes: keys and values read and written once, 4 * T * num_kv_heads * head_dim * sizeof(scalar_t).
+// For 8,192 tokens, 8 heads of 64 in bfloat16 that is 8.0 us at 4.22 TB/s; measured within a step on an H200 14.1 us.
 #include "vectors.cuh"
 
 extern "C" __global__ void write_kv(const scalar_t* k,  // (T, num_kv_heads * head_dim), rows k_stride apart

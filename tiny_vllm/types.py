@@ -133,6 +133,8 @@ class StepMeta:
     block_table     (R,W)   the blocks of each request, in order
     logits_indices  (L,)    the rows whose logits are wanted
     query_lens_host, seq_lens_host: the same lengths as plain ints, for launchers that size their grids by them.
+    last: the last row of each request as a step of R tokens, whose logits_indices are those rows among the T; given
+        where nobody reads what becomes of the others. Its slots are of no use: keys and values are the T tokens'.
     """
 
     positions: Array
@@ -143,6 +145,7 @@ class StepMeta:
     logits_indices: Array
     query_lens_host: list[int]
     seq_lens_host: list[int]
+    last: StepMeta | None = None
 
     @property
     def max_query_len(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from types import SimpleNamespace
 
@@ -188,7 +187,7 @@ def test_in_a_release_an_unsolved_kernel_has_no_trace(work, capsys, verdicts, mo
 
 def test_a_figure_is_a_picture_with_words(work, capsys, monkeypatch, tmp_path):
     shown = []
-    display = importlib.import_module("IPython.display")
+    display = pytest.importorskip("IPython.display", reason="the notebooks extra is not installed")
     monkeypatch.setattr(display, "display", lambda data, **settings: shown.append((data, settings)))
     monkeypatch.setenv("TINY_VLLM_FIGURES", str(tmp_path / "figures"))
     notebook.show(Figure("line", "a line that rises", "it ends at 2", lambda axes: axes.plot([0, 1, 2])))

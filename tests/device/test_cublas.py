@@ -71,7 +71,7 @@ def on_device(array: np.ndarray) -> SimpleNamespace:
 @pytest.fixture
 def library(monkeypatch) -> Library:
     found = Library()
-    monkeypatch.setattr(cublas, "_load", lambda: found)
+    monkeypatch.setattr(cublas, "_load", lambda name: found)
     return found
 
 

@@ -296,6 +296,16 @@ def test_what_is_fetched_is_what_was_there(device):
     assert device.fetch(device.asarray(np.array([[7, 8]], np.int32))).wait().tolist() == [[7, 8]]
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.float32, np.int64])
+@pytest.mark.parametrize("count", [0, 1, 3, 257, 2048, 2049, 5000])
+def test_any_number_of_any_type_is_fetched(device, dtype, count):
+    """Few words come by a kernel on a GPU, everything else by the driver's copy."""
+    values = np.arange(count + 1).astype(dtype)
+    fetched = device.fetch(device.asarray(values)[1:]).wait()
+    assert fetched.dtype == dtype
+    np.testing.assert_array_equal(fetched, values[1:])
+
+
 def test_what_a_device_says_of_itself(device):
     free, total = device.memory_info()
     assert 0 < free <= total

@@ -36,7 +36,7 @@ class Script:
         self.last_ids = self.device.zeros((self.num_rows,), np.int32)
         self.steps: list[tuple[int, int]] = []
 
-    def forward(self, plan: StepPlan) -> Array:
+    def forward(self, plan: StepPlan, last_only: bool = False) -> Array:
         self.steps += [(part.start, len(part.token_ids)) for part in plan.requests]
         self._positions = [position for part in plan.requests for position in range(part.start, part.end)]
         return self._logits([part.end - 1 for part in plan.requests if part.is_sampled])

@@ -186,7 +186,7 @@ class ThreadsByBatch(InvariantOps):
     """Norms and attention in blocks of more threads where a step has few tokens."""
 
     def rms_norm(self, x: Array, *args: Any, **options: Any) -> Array:
-        self._waiting_threads = 64 if len(x) <= 4 else 16
+        self._waiting_threads, self._vectors_of_rows = 64 if len(x) <= 4 else 16, False
         return super().rms_norm(x, *args, **options)
 
 

@@ -138,9 +138,9 @@ FAULTS = [
     ),
     Fault(
         "tables stay in the order of their rows",
-        TABLES,
-        "        return tables\n",
-        "        return self._all[: len(rows)]\n",
+        KERNELS,
+        "step_tables + (size_t)request * width",
+        "step_tables + (size_t)rows[request] * width",
         BY_RUNNER,
         "test_decode_in_changing_company",
     ),
@@ -154,11 +154,11 @@ FAULTS = [
     ),
     Fault(
         "only the first part of a long table travels",
-        TABLES,
-        "range(0, len(places), UPDATES)",
-        "range(0, min(len(places), 1), UPDATES)",
+        INPUTS,
+        "(-(-count // FEW_THREADS),)",
+        "(1,)",
         BY_RUNNER,
-        "test_a_table_longer_than_one_copy",
+        "test_every_table_anew",
     ),
     Fault(
         "a graph is believed unseen",
@@ -355,7 +355,7 @@ FAULTS = [
     Fault(
         "a hit is the whole prompt",
         SCHEDULER,
-        "request.token_ids[:-1]",
+        "request.tokens_between(0, request.num_tokens - 1)",
         "request.token_ids",
         BY_ENGINE,
         "test_the_same_prompt_again",
@@ -363,8 +363,8 @@ FAULTS = [
     Fault(
         "an evicted block is still found",
         "engine/block_pool.py",
-        "                del self._block[self._key.pop(block)]\n",
-        "                pass\n",
+        "            del self._block[self._key.pop(block)]\n",
+        "            pass\n",
         BY_ENGINE,
         "test_evicted_blocks_are_forgotten",
     ),

@@ -332,9 +332,9 @@ def test_the_order_of_a_loop(device, overlapped, logprobs, monkeypatch):
     parts, order = engine.check_open(), []
     forward, update = parts.runner.forward, parts.scheduler.update
 
-    def noted_forward(plan: Any) -> Any:
+    def noted_forward(plan: Any, **settings: Any) -> Any:
         order.append("f")
-        return forward(plan)
+        return forward(plan, **settings)
 
     def noted_update(plan: Any, token_ids: Any) -> Any:
         order.append("u")

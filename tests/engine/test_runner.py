@@ -13,7 +13,6 @@ from tests.conftest import DATA
 from tests.engine.engine_load import checkpoint, oracle
 from tests.engine.test_llm_engine import B, tokens
 from tiny_vllm import LLM, SamplingParams
-from tiny_vllm.engine.block_tables import UPDATES, BlockTables
 from tiny_vllm.engine.decode_graphs import bucket_sizes
 from tiny_vllm.engine.kv_cache import CacheSize
 from tiny_vllm.engine.runner import Runner
@@ -79,6 +78,20 @@ def test_rows_of_mixed_prefills(device):
     rows = [0, 1 + 3, 1 + B + 32]  # any row of the step may be asked for afterwards
     for row, ids in zip(device.to_host(runner.logits_of(rows)), (prompts[0], prompts[1][:4], prompts[2]), strict=True):
         np.testing.assert_allclose(row, oracle(NAME).logits(ids)[-1], atol=1e-3)
+
+
+def test_a_step_of_which_only_last_rows_are_read(device):
+    """Chunks and prompts beside one another: the same logits, and nobody may ask for others."""
+    prompts, blocks = [tokens(seed, length) for seed, length in enumerate((1, B, 33, 5))], [[3], [9], [1, 20, 4], [0]]
+    step = plan(*(part(str(i), 0, ids, blocks[i], sampled=i != 1) for i, ids in enumerate(prompts)))
+    whole, few = make_runner(device), make_runner(device)
+    expected = device.to_host(whole.forward(step))
+    np.testing.assert_allclose(device.to_host(few.forward(step, last_only=True)), expected, atol=1e-4)
+    for i, ids in enumerate(prompts):
+        for one, two in zip(keys(whole, blocks[i], len(ids)), keys(few, blocks[i], len(ids)), strict=True):
+            np.testing.assert_allclose(one, two, atol=1e-4)
+    with pytest.raises(AssertionError, match="last_only"):
+        few.logits_of([0])
 
 
 @pytest.mark.parametrize("eager", [False, True])
@@ -189,7 +202,7 @@ def _address(array: Any) -> int:
 
 def test_more_requests_than_rows(device, rng):
     """Tables are right whoever comes back when, though the device has room for three of the nine."""
-    tables = BlockTables(device, 3, 64)
+    inputs = StepInputs(device, 9, 3, max_model_len=128, block_size=2)
     known: dict[str, list[int]] = {}
     for _ in range(200):
         names = [str(name) for name in rng.permutation(9)[: rng.integers(1, 4)]]
@@ -198,24 +211,23 @@ def test_more_requests_than_rows(device, rng):
             if rng.random() < 0.1:
                 known.pop(name, None)
                 if rng.random() < 0.5:
-                    tables.forget(name)
+                    inputs.tables.forget(name)
             old = known.setdefault(name, [])
             new = rng.integers(0, 99, rng.integers(not old, 4)).tolist() if len(old) < 60 else []
-            parts.append(part(name, 0, [1], new, len(old)))
             known[name] = old + new
-        rows = device.asarray(np.array(tables.update(parts), np.int32))
-        lens = device.asarray(np.array([2 * len(known[name]) for name in names], np.int32))
-        found = device.to_host(tables.gather(rows, lens, 2))
-        for name, row in zip(names, found, strict=True):
-            assert row[: len(known[name])].tolist() == known[name] == tables.table(name)
+            parts.append(part(name, 2 * len(known[name]) - 1, [1], new, len(old)))
+        _, meta = inputs.lay_out(plan(*parts))
+        for name, row in zip(names, device.to_host(meta.block_table), strict=True):
+            assert row[: len(known[name])].tolist() == known[name] == inputs.tables.table(name)
 
 
-def test_a_table_longer_than_one_copy(device, rng):
-    tables = BlockTables(device, 2, 3 * UPDATES)
-    blocks = rng.integers(0, 1000, 2 * UPDATES + 5).tolist()
-    rows = device.asarray(np.array(tables.update([part("a", 0, [1], blocks)]), np.int32))
-    lens = device.asarray(np.array([len(blocks)], np.int32))
-    assert device.to_host(tables.gather(rows, lens, 1))[0, : len(blocks)].tolist() == blocks
+def test_every_table_anew(device, rng):
+    """As much as a step can bring: no request of it was there before, and all tables are full."""
+    inputs = StepInputs(device, 2, 2, max_model_len=3000, block_size=1)
+    for names in ("ab", "cd", "ab"):
+        blocks = {name: rng.integers(0, 1000, 3000).tolist() for name in names}
+        _, meta = inputs.lay_out(plan(*(part(name, 2999, [1], blocks[name]) for name in names)))
+        assert device.to_host(meta.block_table).tolist() == list(blocks.values())
 
 
 def test_buckets():

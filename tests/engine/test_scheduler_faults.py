@@ -39,7 +39,7 @@ SHARE = (
     "            self.prefix_cache.share(shared)  # before allocate, which could give these blocks away\n"
 )
 ALLOCATE = "        request.block_ids = shared + self.pool.allocate(num_new)\n"
-FORGET = "                del self._block[self._key.pop(block)]\n"
+FORGET = "            del self._block[self._key.pop(block)]\n"
 LAST_TOKEN = "return 0 if num_tokens >= request.max_num_tokens else num_tokens - request.num_computed_tokens"
 SAME_EPOCH = "request is not None and request.epoch == part.epoch"
 FINISH = "            self._give_up_blocks(request)\n            request.finish_reason"
@@ -70,7 +70,7 @@ FAULTS = [
     Fault(
         "the hit is the whole prompt",
         SCHEDULER,
-        "request.token_ids[:-1]",
+        "request.tokens_between(0, request.num_tokens - 1)",
         "request.token_ids",
         "test_the_last_token_of_a_known_prompt",
     ),
@@ -100,14 +100,14 @@ FAULTS = [
         "an evicted block stays in the map",
         POOL,
         FORGET,
-        "                pass\n",
+        "            pass\n",
         "test_an_evicted_block_is_not_found",
     ),
     Fault(
         "a shared block is freed by its first owner",
         POOL,
-        "if self._references[block] == 0:",
-        "if block not in self._free:",
+        "if count > 1:",
+        "if block in self._free:",
         "test_a_shared_block_is_free",
     ),
     Fault(

@@ -207,7 +207,7 @@ NUMERICS = [
     Fault(
         "a row without keys is 0 / 0",
         ATTENTION,
-        "visible > 0 ? result / total : 0.0f",
+        "is_seen ? result / total : 0.0f",
         "result / total",
         BY_ATTENTION,
         "test_rows_that_nobody_owns_are_zeros",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
+
 from tests.lessons.hints import BANDS, LONGEST_SECOND, overlap
 from tests.lessons.lint import RULES, Lesson, words
 from tiny_vllm.course.chapter import chapters

@@ -9,6 +9,7 @@ from tests.engine.planting import Fault, check_found, check_unplanted
 DECODE, PREFILL, TILES = "paged_decode.cu", "paged_prefill.cu", "kv_tiles.cuh"
 STATES, WARP, PLAIN = "softmax_states.cuh", "warp_rows.cuh", "attention.cu"
 WRITE, INPUTS = "write_kv.cu", "step_inputs.cu"
+LAUNCH, GROUPS = "../tiny_vllm/ops/paged_attention.py", "test_groups"
 BY_PAGED, BY_PLAIN = "ops/test_paged_attention.py", "ops/test_attention.py"
 BY_WRITE, BY_RUNNER = "ops/test_write_kv.py", "engine/test_runner.py"
 BY_ENGINE = "engine/test_llm_engine_answers.py"
@@ -45,15 +46,19 @@ PREFILL_FAULTS = [
     ("a tile is taken whole too early", "span.first + 1) / KEYS", "span.first + KEYS) / KEYS", CHUNKS),
     ("too low a reference stays", "|| walk > 0) break", "|| true) break", RISE),
     ("the second walk adds to the first", "        rows.clear();\n        pages", "        pages", RISE),
-    ("a row without keys is 0 / 0", "rows.last_key[r] < 0 ? 0 :", "false ? 0 :", "test_more_new_tokens_than_keys"),
-    ("rows are divided by a little less", "65536 / group + 1", "65536 / group", "test_groups"),
+    ("a row without keys is 0 / 0", "rows.last_key(r) < 0 ? 0 :", "false ? 0 :", "test_more_new_tokens_than_keys"),
+    ("a span of the second request begins too early", "- request) * tokens", ") * tokens", CHUNKS),
 ]
 OTHER_FAULTS = [
+    ("rows are divided by a little less", LAUNCH, "65536 // self._group + 1", "65536 // self._group", BY_PAGED, GROUPS),
+    ("slots are divided by a little more", LAUNCH, "-(-(2**32) // tokens_a_block)", "2**25", BY_PAGED, GROUPS),
+    ("q comes as it is", PREFILL, "    scale_q(shared, scale);\n", "", BY_PAGED, "test_steps"),
+    ("a request's last tile has four pages", TILES, "min(i * KEYS_A_COPY / PAGE, last)", "0", BY_PAGED, CHUNKS),
     ("pages are looked up a tile late", TILES, "look_up(j + 2)", "look_up(j + 1)", BY_PAGED, "test_long_contexts"),
     ("a tile is read too early", TILES, "        cp_async_wait<0>();\n", "", BY_PAGED, "test_steps"),
-    ("a tile holds what lies behind the end", TILES, "first < seq_len;\n", "first >= 0;\n", BY_PAGED, CHUNKS),
-    ("a token does not see itself", WARP, "% 2 > rows.last_key[r]", "% 2 >= rows.last_key[r]", BY_PAGED, "test_steps"),
-    ("the lowest score is the reference", WARP, "= fminf(rows.minus", "= fmaxf(rows.minus", BY_PAGED, "test_steps"),
+    ("a tile holds what lies behind the end", TILES, "A_COPY < left;\n", "A_COPY >= 0;\n", BY_PAGED, CHUNKS),
+    ("a token does not see itself", WARP, "% 2 > rows.last_key(r)", "% 2 >= rows.last_key(r)", BY_PAGED, "test_steps"),
+    ("the lowest score is the reference", WARP, "= fminf(m[0]", "= fmaxf(m[0]", BY_PAGED, "test_steps"),
     ("a token sees the one after it", PLAIN, "- 1 - token;", "- 2 - token;", BY_PLAIN, "test_steps"),
     (
         "earlier tiles keep their weight",

@@ -125,7 +125,8 @@ def test_replacing_twice_keeps_both(model, device):
         return run
 
     both = ops.replace(rms_norm=spy("rms_norm")).replace(silu_mul=spy("silu_mul"))
-    np.testing.assert_array_equal(logits(device, model, both), logits(device, model, ops))
+    # Products of other numbers of rows, since a replaced primitive sees every row of the last layer too
+    np.testing.assert_allclose(logits(device, model, both), logits(device, model, ops), rtol=1e-4, atol=1e-5)
     assert called == {"rms_norm", "silu_mul"}
 
 

@@ -45,11 +45,22 @@ def test_70_000_rows(make, device, dtype, rng):
     assert_close(out, rms_norm(x, weight, 1e-5))
 
 
+@pytest.mark.parametrize("shape", [(3, 8), (2, 24), (1, 64), (4, 256), (3, 264), (2, 2048), (1, 4096)], ids=str)
+def test_a_vector_a_thread(shape, device, dtype, rng):
+    """What a GPU runs where rows are whole vectors."""
+    ops = SETS["tuned"](device, Shape(), dtype)
+    ops._vectors_of_rows = True
+    x, weight = random(rng, shape, dtype), random(rng, shape[1:], dtype)
+    out = poisoned(device, shape, dtype)
+    ops.rms_norm(device.asarray(x), device.asarray(weight), 1e-5, out=out)
+    assert_close(device.to_host(out), rms_norm(x, weight, 1e-5))
+
+
 @pytest.mark.parametrize("threads", [16, 32, 96, 256, 1024])
 def test_threads(threads, device, rng):
     """The tuned kernel with the block of an emulator and with that of a GPU."""
     ops = SETS["tuned"](device, Shape(), np.float32)
-    ops._waiting_threads = threads
+    ops._waiting_threads, ops._vectors_of_rows = threads, False
     x, weight = random(rng, (3, 1000), DTYPES["float32"]), random(rng, (1000,), DTYPES["float32"])
     out = device.to_host(ops.rms_norm(device.asarray(x), device.asarray(weight), 1e-5))
     assert_close(out, rms_norm(x, weight, 1e-5))

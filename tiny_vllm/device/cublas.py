@@ -1,4 +1,4 @@
-"""cublasGemmEx by ctypes: the one library routine that the engine calls.
+"""cublasGemmEx by ctypes: the one library routine that the engine calls, with its sibling where a shape was tuned.
 
 CuPy's own cuBLAS wrappers refuse stream capture, so the call goes straight to the library that CuPy would load.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from tiny_vllm.device.cublas_lt import CublasLt, Event, Plan, Shape, quickest
 from tiny_vllm.errors import DeviceError, KernelError, LaunchError
 from tiny_vllm.types import Array
 
+TUNED_ROWS = 1024  # products of fewer rows have no steady shape
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA advises for Hopper; smaller GPUs use less of it
 
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, np.dtype(ml_dtypes.bfloat16): 14}  # cudaDataType
@@ -40,7 +44,10 @@ class Cublas:
 
     def __init__(self, stream: int, workspace: int) -> None:
         """stream: a cudaStream_t; workspace: address of WORKSPACE_BYTES of device memory that outlives this object."""
-        self._library = _load()
+        self._library = _load("cublas")
+        self._places = stream, workspace
+        self._tuned: dict[Shape, Plan | None] = {}
+        self._event: Event | None = None  # while tuning
         self._gemm = self._library.cublasGemmEx
         i, p = ctypes.c_int, ctypes.c_void_p
         self._gemm.argtypes = [p, i, i, i, i, i, p, p, i, i, p, i, i, p, p, i, i, i, i]
@@ -58,9 +65,45 @@ class Cublas:
         x and weight have one type: float32, float16 or bfloat16; out has that type or float32. Rows are contiguous
         and may lie apart (column views).
         """
-        (m, k), n = _check(x, weight, out), weight.shape[0]
+        m, n = _check(x, weight, out)[0], weight.shape[0]
         if m == 0 or n == 0:
             return
+        if m >= TUNED_ROWS and (self._tuned or self._event):
+            shape = _shape(x, weight, out)
+            if self._event and shape not in self._tuned:
+                self._tuned[shape] = self._tune(shape, x, weight, out, add)
+            if plan := self._tuned.get(shape):
+                plan.run(x.data.ptr, weight.data.ptr, out.data.ptr, add)
+                return
+        self._gemm_ex(x, weight, out, add)
+
+    @contextmanager
+    def tuning(self, event: Event) -> Iterator[None]:
+        """Products of many rows inside are timed by every algorithm; the quickest serves their shape from then on.
+
+        x and out are spoilt. event: makes one in the stream.
+        """
+        self._event = event
+        try:
+            yield
+        finally:
+            self._event = None
+
+    def _tune(self, shape: Shape, x: Array, weight: Array, out: Array, add: bool) -> Plan | None:
+        """The best plan of cublasLt; None where cublasGemmEx is as quick."""
+        assert self._event is not None
+        for row in range(0, len(x), len(weight)):  # numbers like those of a step: the power that they take counts
+            few = x[row : row + len(weight)]
+            few.data.copy_from_device(weight.data, few.nbytes)
+        plans = CublasLt(_load("cublasLt"), *self._places, WORKSPACE_BYTES).plans(shape)
+        places = x.data.ptr, weight.data.ptr, out.data.ptr, add
+        runs: list[Callable[[], None]] = [lambda: self._gemm_ex(x, weight, out, add)]
+        runs += [lambda plan=plan: plan.run(*places) for plan in plans]  # type: ignore[misc]
+        best = quickest(runs, self._event)
+        return plans[best - 1] if best else None
+
+    def _gemm_ex(self, x: Array, weight: Array, out: Array, add: bool) -> None:
+        (m, k), n = x.shape, weight.shape[0]
         # cuBLAS is column-major: it sees the memory of a row-major (R,C) array as its (C,R) transpose. So x is (K,M)
         # to it, weight (K,N) and out (N,M), and out = x @ weight.T reads transposed as
         #     out^T (N,M) = weight (N,K) @ x^T (K,M):  op T of the weight it sees, op N of the x it sees.
@@ -102,13 +145,19 @@ def _row_stride(array: Array) -> int:
     return max(array.strides[0] // array.itemsize, array.shape[1], 1)
 
 
-def _load() -> ctypes.CDLL:
+def _shape(x: Array, weight: Array, out: Array) -> Shape:
+    strides = _row_stride(x), _row_stride(weight), _row_stride(out)
+    (m, k), n = x.shape, weight.shape[0]
+    return Shape(m, n, k, *strides, _TYPES[x.dtype], _TYPES[out.dtype])
+
+
+def _load(name: str) -> ctypes.CDLL:
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        path = load_nvidia_dynamic_lib("cublas").abs_path
+        path = load_nvidia_dynamic_lib(name).abs_path
     except (ImportError, RuntimeError):  # no pathfinder, or it finds none
-        path = ctypes.util.find_library("cublas")
+        path = ctypes.util.find_library(name)
     if path is None:
         raise DeviceError(
             'cuBLAS is not installed; pip install "cuda-toolkit[cublas]==13.*" (12.* with a driver older than 580)'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from tiny_vllm.device.cublas import WORKSPACE_BYTES, Cublas
 from tiny_vllm.device.cuda_launch import CudaKernel, CudaModule, compile_kernel, compile_module
 from tiny_vllm.device.cuda_stream import CudaEvent, CudaFetch, CudaGraph, cuda_words
 from tiny_vllm.device.cupy_setup import check_toolkit, import_cupy
-from tiny_vllm.device.source import as_dtype
+from tiny_vllm.device.source import as_dtype, load_source
 from tiny_vllm.errors import DeviceError, KernelError
 from tiny_vllm.types import Array
 
@@ -36,7 +36,9 @@ class Cuda:
     def __init__(self) -> None:
         check_toolkit(cupy)
         device = cupy.cuda.Device()
-        self.description: str = runtime.getDeviceProperties(device.id)["name"].decode()
+        properties = runtime.getDeviceProperties(device.id)
+        self.description: str = properties["name"].decode()
+        self.num_multiprocessors = int(properties["multiProcessorCount"])
         self.compute_capability = int(device.compute_capability)
         self.default_dtype = "bfloat16" if self.compute_capability >= 80 else "float16"
         # Entered and never left: the end of any `with stream` goes back to the last stream entered, and forgets use().
@@ -44,6 +46,7 @@ class Cuda:
         self._workspace = self.empty(WORKSPACE_BYTES, np.uint8)
         self._cublas = Cublas(self.stream.ptr, self._workspace.data.ptr)
         self._capturing: CudaGraph | None = None
+        self._fetch: CudaKernel | None = None
         self._bandwidth: float | None = None
         self._checked = os.environ.get("TINY_VLLM_CHECK") == "1"
 
@@ -84,7 +87,9 @@ class Cuda:
 
     def fetch(self, array: Array) -> CudaFetch:
         """Start a copy of a contiguous array to the host, behind everything launched so far; wait for nothing."""
-        return CudaFetch(self.stream, array)
+        if self._fetch is None:
+            self._fetch = self.RawKernel(load_source("fetch.cu"), "fetch")
+        return CudaFetch(self.stream, array, self._fetch)
 
     # ---- kernels
 
@@ -102,6 +107,12 @@ class Cuda:
             out.fill(0)  # initcheck does not see what cuBLAS writes in bulk copies, and would call it unwritten
         self._cublas.gemm(x, weight, out, add)
         self.hold((x, weight, out))
+
+    def tuning(self) -> AbstractContextManager[None]:
+        """Products of many rows inside are timed by every algorithm that holds, and so spoilt; the quickest one serves
+        their shape from then on.
+        """
+        return self._cublas.tuning(self.event)
 
     # ---- the stream
 

@@ -1,7 +1,9 @@
-"""cuLaunchKernelEx by ctypes: a launch that may begin while the kernel before it ends.
+"""cuLaunchKernelEx by ctypes: launches with an attribute, which CuPy's does not take.
 
-CuPy's launch takes no attributes. The one wanted here is programmatic dependent launch, sm_90 and newer: the kernel
+PROGRAMMATIC is programmatic dependent launch, sm_90 and newer: the kernel may begin while the one before it ends, and
 says itself, by the functions of kernels/ptx.cuh, when the next one may begin and where it must wait for the last one.
+COOPERATIVE: all blocks run at the same time, or the launch is refused. (CuPy has it too, but links a library for it
+that need not be installed.)
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 
 from tiny_vllm.errors import LaunchError
 
-_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
+COOPERATIVE, PROGRAMMATIC = 2, 6  # CUlaunchAttributeID
 FIRST_DRIVER = 12_030  # that captures such launches into a graph
 
 
@@ -38,15 +40,21 @@ class _Config(ctypes.Structure):
     )
 
 
-def launch_programmatic(
-    function: int, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], shared_mem: int, stream: int
+def launch_with(
+    attribute: int,
+    function: int,
+    grid: Sequence[int],
+    block: Sequence[int],
+    args: Sequence[Any],
+    shared_mem: int,
+    stream: int,
 ) -> None:
-    """Launch a CUfunction with the attribute set; args: device arrays and NumPy scalars, checked by the caller.
+    """Launch a CUfunction with an attribute; args: device arrays and NumPy scalars, checked by the caller.
 
     Raises LaunchError with CUDA's name of what it refuses.
     """
-    attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, b"")
-    config = _Config(_three(grid), _three(block), shared_mem, stream, ctypes.pointer(attribute), 1)
+    attributes = ctypes.pointer(_Attribute(attribute, 0, 1, b""))
+    config = _Config(_three(grid), _three(block), shared_mem, stream, attributes, 1)
     values = [_value(arg) for arg in args]
     pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
     driver = _driver()

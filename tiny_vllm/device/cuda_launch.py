@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tiny_vllm.device.base import Dim
-from tiny_vllm.device.cuda_driver import FIRST_DRIVER, launch_programmatic
+from tiny_vllm.device.cuda_driver import COOPERATIVE, FIRST_DRIVER, PROGRAMMATIC, launch_with
 from tiny_vllm.device.cupy_setup import import_cupy
 from tiny_vllm.device.signature import Signature, parse_parameters
 from tiny_vllm.device.source import COMMON_OPTIONS
@@ -35,6 +35,7 @@ class CudaKernel:
     """A compiled `__global__` function; kernel(grid, block, args, shared_mem=bytes) checks and launches.
 
     programmatic: the kernel may begin while the one before it ends, where the GPU and its driver can do that.
+    cooperative, an attribute to be set: all blocks run at the same time, or LaunchError; can be captured into a graph.
     """
 
     def __init__(self, device: Owner, raw: Any, name: str, signature: Signature) -> None:
@@ -42,6 +43,7 @@ class CudaKernel:
         self._device, self._raw, self._signature = device, raw, signature
         self._function = raw.kernel  # RawKernel's own call looks this up again each time
         self._cooperative = bool(raw.enable_cooperative_groups)
+        self.cooperative = False
         self._can_overlap = device.compute_capability >= 90 and runtime.driverGetVersion() >= FIRST_DRIVER
 
     def __call__(
@@ -51,8 +53,8 @@ class CudaKernel:
         passed = self._signature.check(args)
         if min(*grid, *block) < 1 or max(grid) > LARGEST or len(grid) > 3 or len(block) > 3:
             raise self._refused("CUDA_ERROR_INVALID_VALUE: invalid argument", grid, block, shared_mem)
-        if programmatic and self._can_overlap:
-            self._launch_programmatic(grid, block, passed, shared_mem)
+        if self.cooperative or (programmatic and self._can_overlap):
+            self._launch_with(COOPERATIVE if self.cooperative else PROGRAMMATIC, grid, block, passed, shared_mem)
             return
         try:
             self._function(tuple(grid), tuple(block), passed, shared_mem, self._device.stream, self._cooperative)
@@ -60,9 +62,9 @@ class CudaKernel:
             raise self._refused(error, grid, block, shared_mem) from error
         self._device.hold(passed)
 
-    def _launch_programmatic(self, grid: Dim, block: Dim, passed: tuple[Any, ...], shared_mem: int) -> None:
+    def _launch_with(self, attribute: int, grid: Dim, block: Dim, passed: tuple[Any, ...], shared_mem: int) -> None:
         try:
-            launch_programmatic(self._function.ptr, grid, block, passed, shared_mem, self._device.stream.ptr)
+            launch_with(attribute, self._function.ptr, grid, block, passed, shared_mem, self._device.stream.ptr)
         except LaunchError as error:
             raise self._refused(error, grid, block, shared_mem) from None
         self._device.hold(passed)

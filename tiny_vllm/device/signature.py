@@ -70,8 +70,8 @@ def _array_check(where: str, parameter: Parameter, array_type: type[Any], stride
 
     def explain(array: Any, args: Sequence[Any]) -> Any:
         """The slow way: a view that is allowed, or the error."""
-        kind = "any type" if wanted is None else str(wanted)
         if not isinstance(array, array_type):
+            kind = "any type" if wanted is None else str(wanted)
             raise TypeError(f"{where}: got {_described(array)}, wanted a device array of {kind}")
         if wanted is not None and array.dtype != wanted:
             raise TypeError(f"{where}: got an array of {array.dtype}, wanted {wanted}; convert it with .astype")

@@ -34,7 +34,8 @@ class PrefixCachingBlockPool:
     def reset(self) -> None:
         """All blocks are free, and no prefix is known."""
         self._references = [0] * self.num_blocks
-        self._free = OrderedDict.fromkeys(range(self.num_blocks))  # the next one to give away first
+        self._empty = list(range(self.num_blocks))[::-1]  # free, and lookup cannot find them; given away from the end
+        self._free: OrderedDict[int, None] = OrderedDict()  # the other free ones, the next one to give away first
         self._prefix = [UNKNOWN] * self.num_blocks  # the number of the prefix that ends with this block
         self._key: dict[int, Key] = {}  # for blocks that lookup can find
         self._block: dict[Key, int] = {}  # and back
@@ -43,30 +44,41 @@ class PrefixCachingBlockPool:
     @property
     def num_free(self) -> int:
         """Blocks that nobody owns, those that hold a cached prefix included."""
-        return len(self._free)
+        return len(self._empty) + len(self._free)
 
     def num_free_beside(self, blocks: Sequence[int]) -> int:
         """Blocks that could still be allocated once these are shared."""
-        return len(self._free) - sum(block in self._free for block in blocks)
+        return self.num_free - sum(block in self._free for block in blocks)
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks for one owner, the least recently used first; their cached prefixes are forgotten."""
+        """`count` blocks for one owner: empty ones, then those least recently used, whose prefixes are forgotten."""
         assert count <= self.num_free, f"{count} blocks asked for, {self.num_free} free"
-        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        num_kept = max(len(self._empty) - count, 0)
+        blocks = self._empty[num_kept:][::-1]
+        del self._empty[num_kept:]
+        while len(blocks) < count:
+            block, _ = self._free.popitem(last=False)
+            del self._block[self._key.pop(block)]
+            blocks.append(block)
+        references, prefix = self._references, self._prefix
         for block in blocks:
-            if block in self._key:
-                del self._block[self._key.pop(block)]
-            self._references[block], self._prefix[block] = 1, UNKNOWN
+            references[block] = 1
+            prefix[block] = UNKNOWN
         return blocks
 
     def free(self, blocks: Sequence[int]) -> None:
         """Give up one reference to each block. The end of a sequence is given away before its beginning."""
+        references, known = self._references, self._key
         for block in reversed(blocks):
-            assert self._references[block] > 0, f"block {block} is freed by someone who does not own it"
-            self._references[block] -= 1
-            if self._references[block] == 0:
+            count = references[block]
+            assert count > 0, f"block {block} is freed by someone who does not own it"
+            references[block] = count - 1
+            if count > 1:
+                continue
+            if block in known:
                 self._free[block] = None
-                self._free.move_to_end(block, last=block in self._key)  # what lookup cannot find costs nothing to lose
+            else:
+                self._empty.append(block)  # the next one to give away: what lookup cannot find costs nothing to lose
 
     def lookup(self, token_ids: Sequence[int]) -> list[int]:
         """The blocks of the longest cached prefix of token_ids, in whole blocks; takes no reference."""
@@ -110,13 +122,16 @@ class PrefixCachingBlockPool:
         owned: the block table of each request. Cached here are blocks that lookup finds and nobody owns.
         """
         owners = Counter(block for blocks in owned for block in blocks)
+        free = {*self._empty, *self._free}
+        assert len(free) == self.num_free, "a block is free twice"
         for block in range(self.num_blocks):
             held, counted = owners[block], self._references[block]
             assert held == counted, f"block {block}: {held} owners, {counted} references"
-            assert (held == 0) == (block in self._free), f"block {block}: {held} owners, free: {block in self._free}"
+            assert (held == 0) == (block in free), f"block {block}: {held} owners, free: {block in free}"
             assert held <= 1 or self._prefix[block] != UNKNOWN, f"block {block}: {held} owners and no known content"
-        cached = sum(block in self._key for block in self._free)
-        empty = sum(block not in self._key for block in self._free)
+        cached, empty = len(self._free), len(self._empty)
+        known = self._key.keys()
+        assert self._free.keys() <= known and not known & set(self._empty), "a free block is in the wrong place"
         total = empty + cached + len(owners)
         assert total == self.num_blocks, f"{empty} free + {cached} cached + {len(owners)} owned of {self.num_blocks}"
         assert {block: key for key, block in self._block.items()} == self._key, "the two maps of prefixes differ"

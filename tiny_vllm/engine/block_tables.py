@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 import numpy as np
 
-from tiny_vllm.device.base import Device, Kernel
-from tiny_vllm.device.library import KernelLibrary
-from tiny_vllm.types import Array, ScheduledRequest
-
-THREADS = 128
-UPDATES = 4096  # entries that travel in one copy
+from tiny_vllm.device.base import Device
+from tiny_vllm.types import ScheduledRequest
 
 
 class BlockTables:
     """The table of each request: whole on the host, and on the device in one of num_rows rows of `width` blocks.
 
+    all: (num_rows,width) int32; of_step: the same, for rows in a step's order. kernels/step_inputs.cu writes both.
     A request keeps its row from step to step, so that only its new blocks travel. Rows are a cache: when a step needs
     one more, the oldest that it has no other use for goes, and its request's table travels anew if it comes back. So
     nothing here depends on when requests end; `forget` only frees the host's copy.
     """
 
     def __init__(self, device: Device, num_rows: int, width: int) -> None:
-        self._device, self._library = device, KernelLibrary(device, np.float32)
-        self._all = device.zeros((num_rows, width), np.int32)
-        self._of_step = device.zeros((num_rows, width), np.int32)
-        self._updates = device.zeros((2 * UPDATES,), np.int32)
+        self.all, self.of_step = (device.zeros((num_rows, width), np.int32) for _ in range(2))
         self.reset()
 
     def reset(self) -> None:
         """Forget all requests."""
         self._tables: dict[str, list[int]] = {}
         self._rows: dict[str, int] = {}  # the oldest first
-        self._free_rows = list(range(len(self._all)))[::-1]
+        self._free_rows = list(range(len(self.all)))[::-1]
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""
@@ -42,8 +35,10 @@ class BlockTables:
         if request_id in self._rows:
             self._free_rows.append(self._rows.pop(request_id))
 
-    def update(self, parts: Sequence[ScheduledRequest]) -> list[int]:
-        """Take in a step's new blocks, on host and device; the row of each of its requests."""
+    def update(self, parts: Sequence[ScheduledRequest]) -> tuple[list[int], list[int], list[int]]:
+        """Take in a step's new blocks: the row of each of its requests; and what the device does not know yet, places
+        in `all` as one array and the blocks that come there.
+        """
         self._make_room(parts)
         places: list[int] = []
         blocks: list[int] = []
@@ -51,23 +46,14 @@ class BlockTables:
             if not part.new_block_ids and part.request_id in self._rows:
                 continue
             first, new = self._take_in(part)
-            start = self._rows[part.request_id] * self._all.shape[1] + first
+            start = self._rows[part.request_id] * self.all.shape[1] + first
             places += range(start, start + len(new))
             blocks += new
-        for at in range(0, len(places), UPDATES):
-            self._send(places[at : at + UPDATES], blocks[at : at + UPDATES])
-        return [self._rows[part.request_id] for part in parts]
+        return [self._rows[part.request_id] for part in parts], places, blocks
 
     def table(self, request_id: str) -> list[int]:
         """The request's blocks, in order."""
         return self._tables[request_id]
-
-    def gather(self, rows: Array, seq_lens: Array, block_size: int) -> Array:
-        """Tables (R,width) in a step's order: of the requests in `rows` (R,), up to the blocks of seq_lens (R,)."""
-        tables = self._of_step[: len(rows)]
-        args = (self._all, rows, seq_lens, tables, tables.shape[1], block_size)
-        self._kernel("gather_block_tables")((len(rows),), (THREADS,), args)
-        return tables
 
     def _make_room(self, parts: Sequence[ScheduledRequest]) -> None:
         """Free so many rows that each of these requests can have one."""
@@ -87,13 +73,3 @@ class BlockTables:
             return part.first_new_block, list(part.new_block_ids)
         self._rows[part.request_id] = self._free_rows.pop()
         return 0, table
-
-    def _send(self, places: list[int], blocks: list[int]) -> None:
-        count = len(places)
-        updates = self._updates[: 2 * count]
-        self._device.copy_in(updates, np.frombuffer(array("i", places + blocks), np.int32))
-        args = (self._all.reshape(-1), updates[:count], updates[count:], count)
-        self._kernel("update_block_tables")((-(-count // THREADS),), (THREADS,), args)
-
-    def _kernel(self, name: str) -> Kernel:
-        return self._library.kernel("step_inputs.cu", name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tiny_vllm.engine.int32 import bounds, bounds_of_plain
 from tiny_vllm.errors import UserError
 from tiny_vllm.models.chat_template import Messages
 from tiny_vllm.models.tokenizer import Tokenizer
@@ -57,9 +58,9 @@ class RequestMaker:
 
     def make(self, request_id: str, prompt: Any, params: SamplingParams) -> Request:
         """prompt: a text, {"prompt": text} or {"prompt_token_ids": ids}; an open seed is drawn here, once."""
-        text, token_ids = self._tokenize(prompt)
+        text, token_ids, ends = self._tokenize(prompt)
         self._check_length(len(token_ids))
-        self._check_ids(token_ids, "token id")
+        self._check_ids(token_ids, "token id", ends)
         self._check_ids(params.stop_token_ids, "stop_token_ids:")
         self._check_ids(list(params.logit_bias or ()), "logit_bias:")
         if params.seed is None:
@@ -68,21 +69,22 @@ class RequestMaker:
         stops = frozenset(params.stop_token_ids)
         return Request(request_id, token_ids, params, text, stop_token_ids=stops, skip_reading_prefix_cache=skip_cache)
 
-    def _tokenize(self, prompt: Any) -> tuple[str | None, list[int]]:
+    def _tokenize(self, prompt: Any) -> tuple[str | None, list[int], tuple[int, int] | None]:
+        """The text, if there is one; the ids; and the smallest and largest of them, where they are known already."""
         text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
         if isinstance(prompt, dict):
             _check_keys(prompt)
         if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
-            token_ids = _plain_ids(prompt["prompt_token_ids"])
+            token_ids, ends = _plain_ids(prompt["prompt_token_ids"])
             if not token_ids:
                 raise UserError("prompt_token_ids is empty; give at least one token id")
-            return text, token_ids
+            return text, token_ids, ends
         if not isinstance(text, str):
             raise UserError(f"a prompt is {_show(prompt)}; give {FORMS}")
         token_ids = self.tokenizer.encode(text)
         if not token_ids:
             raise UserError(f"the prompt {text!r} has no tokens and this tokenizer adds no BOS token; give some text")
-        return text, token_ids
+        return text, token_ids, None
 
     def _check_length(self, count: int) -> None:
         if count >= self.max_model_len:
@@ -91,8 +93,11 @@ class RequestMaker:
                 f"{self.max_model_len - 1} of them and one new token; shorten the prompt or raise max_model_len"
             )
 
-    def _check_ids(self, token_ids: Sequence[int], what: str) -> None:
-        if not token_ids or (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
+    def _check_ids(self, token_ids: Sequence[int], what: str, ends: tuple[int, int] | None = None) -> None:
+        if not token_ids:
+            return
+        smallest, largest = ends or bounds(token_ids)
+        if smallest >= 0 and largest < self.vocab_size:
             return
         wrong = next(token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size)
         raise UserError(f"{what} {wrong} is not in the vocabulary; ids go from 0 to {self.vocab_size - 1}")
@@ -105,16 +110,18 @@ def _check_keys(prompt: dict[str, Any]) -> None:
         raise UserError(f"a prompt is {_show(prompt)}; give {FORMS}")
 
 
-def _plain_ids(token_ids: Any) -> list[int]:
+def _plain_ids(token_ids: Any) -> tuple[list[int], tuple[int, int] | None]:
+    """The ids as a list of ints; and the smallest and largest of them, where they were such already."""
     items = token_ids.tolist() if isinstance(token_ids, np.ndarray) else token_ids
     if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
         raise UserError(f"prompt_token_ids is {_show(token_ids)}; give a list of token ids")
-    if set(map(type, items)) <= {int}:  # a long prompt's first token waits for this
-        return list(items)
+    items = list(items)
+    if ends := bounds_of_plain(items):
+        return items, ends
     for item in items:
         if not isinstance(item, (int, np.integer)) or isinstance(item, bool):
             raise UserError(f"prompt_token_ids holds {_show(item)}; give whole numbers")
-    return [int(item) for item in items]
+    return [int(item) for item in items], None
 
 
 def _show(value: Any) -> str:

@@ -41,6 +41,7 @@ class LLMEngine:
         self._num_blocks = parts.pool.num_free
         self._groups: dict[str, Group] = {}  # by the caller's request id
         self._answers: dict[str, Answer] = {}  # by the scheduler's: n of them a group
+        self._scored: set[str] = set()  # of these, whose prompts' log-probabilities are wanted
         self._in_flight: Draw | None = None
         self._is_stepping = False
         self._num_steps = self._num_prompt_tokens = self._num_generated_tokens = 0
@@ -75,6 +76,7 @@ class LLMEngine:
             raise UserError(f"request id {request_id!r} is taken; give each request an id of its own")
         self._groups[request_id] = group
         self._answers |= answers
+        self._scored |= {name for name, answer in answers.items() if answer.prompt_logprobs is not None}
         try:
             for answer in answers.values():
                 scheduler.add(answer.request)
@@ -136,7 +138,7 @@ class LLMEngine:
         if not plan.requests:
             assert self._in_flight or not self._groups, "the scheduler plans nothing though requests wait"
             return self._take_in(parts)
-        logits = parts.runner.forward(plan)
+        logits = parts.runner.forward(plan, last_only=not self._scored)
         self._num_steps += 1
         answers = dict(self._answers)
         requests = [answers[part.request_id].request for part in plan.requests if part.is_sampled]
@@ -171,6 +173,7 @@ class LLMEngine:
 
     def _forget(self, parts: Parts, answer: Answer) -> None:
         self._answers.pop(answer.request.request_id, None)
+        self._scored.discard(answer.request.request_id)
         parts.runner.forget(answer.request.request_id)
 
     def _settle(self, parts: Parts) -> None:
@@ -182,6 +185,7 @@ class LLMEngine:
         self._in_flight = None
         requests = [answer.request for answer in self._answers.values()]
         self._answers.clear()
+        self._scored.clear()
         self._groups.clear()
         try:
             if not isinstance(parts.scheduler, Resettable):

@@ -7,6 +7,7 @@ also what a CUDA graph asks for.
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -69,10 +70,11 @@ class Runner:
         """
         return self.inputs.last_ids
 
-    def forward(self, plan: StepPlan) -> Array:
+    def forward(self, plan: StepPlan, last_only: bool = False) -> Array:
         """Compute a step and write its keys and values.
 
         Logits (L,V) float32, until the next step: the last token's of each request that is_sampled, in plan order.
+        last_only: logits_of will not be asked for; the last layer then computes what these need, and no more.
         UserError for a block that the cache does not have, which a student's block pool may have handed out.
         """
         _check_blocks(plan, self.cache.num_blocks)
@@ -81,17 +83,18 @@ class Runner:
                 size = self.graphs.size_for(len(plan.requests))
                 if size is not None:
                     return self._decode(plan, size)[: len(plan.requests)]
-            self._last_step = self.inputs.lay_out(plan)
+            self._last_step = self.inputs.lay_out(plan, last_only=last_only)
             return self._run(*self._last_step)
 
     def warm_up(self) -> None:
         """Capture the decode steps of every size now, the largest first, instead of when each comes.
 
-        And before, run a step of the most tokens there may be: CUDA loads a product's code when it first runs.
+        And before, run a step of the most tokens there may be: CUDA loads a product's code when it first runs, and the
+        products of such steps, which come one after the other while prompts are read, are tuned.
         """
         if self.graphs.sizes:
-            with self.device.no_allocation():
-                self._run(*self.inputs.lay_out(StepPlan({}), 1, self.max_num_tokens))
+            with self.device.no_allocation(), getattr(self.device, "tuning", nullcontext)():
+                self._run(*self.inputs.lay_out(StepPlan({}), 1, self.max_num_tokens, last_only=True))
         for size in self.graphs.sizes[::-1]:
             for _ in range(2):  # the first compiles, the second captures
                 with self.device.no_allocation():
@@ -99,8 +102,9 @@ class Runner:
 
     def logits_of(self, rows: list[int]) -> Array:
         """Logits (len(rows),V) of any tokens of the last step, num_rows of them at most, in place of the step's own."""
+        tokens, meta = self._last_step
+        assert meta.last is None, "logits_of after a step with last_only"
         with self.device.no_allocation():
-            tokens, meta = self._last_step
             wanted = self._wanted[: len(rows)]
             self.device.copy_in(wanted, np.array(rows, np.int32))
             meta, buffers = dataclasses.replace(meta, logits_indices=wanted), self.buffers.take(len(tokens), len(rows))
@@ -112,21 +116,29 @@ class Runner:
 
     def _decode(self, plan: StepPlan, size: int) -> Array:
         """A step of one token a request, padded to `size` requests."""
-        tokens, meta = self._last_step = self.inputs.lay_out(plan, size)
+        tokens, meta = self._last_step = self.inputs.lay_out(plan, size, place=False)
         # A launcher that sizes its grid by the lengths must size it for those of every later replay
         any_lengths = dataclasses.replace(meta, seq_lens_host=[self.max_model_len] * size)
         step = DecodeStep(
-            lambda: self._run(tokens, meta), lambda: self._run(tokens, any_lengths), lambda: self._spoil(meta)
+            lambda: self._place_and_run(tokens, meta),
+            lambda: self._place_and_run(tokens, any_lengths),
+            lambda: self._spoil(meta),
         )
         return self.graphs.run(size, step)
 
+    def _place_and_run(self, tokens: Array, meta: StepMeta) -> Array:
+        self.inputs.place()
+        return self._run(tokens, meta)
+
     def _spoil(self, meta: StepMeta) -> None:
-        """NaN in every activation, and in the cache where the step has written."""
+        """NaN in every activation, and in the cache where the step has written; no places for its tokens."""
         for name in ACTIVATIONS:
             getattr(self.buffers, name).view(np.uint8).fill(ALL_BITS)
         few = self.buffers.take(len(meta.positions), 0)
         for kv in self.cache.layers:
             self.model.ops.write_kv(few.k, few.v, kv, meta.slot_mapping)
+        for places in (meta.positions, meta.slot_mapping, meta.block_table):
+            places.fill(0)
 
     def _run(self, tokens: Array, meta: StepMeta) -> Array:
         buffers = self.buffers.take(len(tokens), len(meta.logits_indices))
@@ -135,7 +147,10 @@ class Runner:
 
 def _check_blocks(plan: StepPlan, num_blocks: int) -> None:
     for part in plan.requests:
-        for block in part.new_block_ids:
+        blocks = part.new_block_ids
+        if not blocks or (set(map(type, blocks)) == {int} and min(blocks) >= 0 and max(blocks) < num_blocks):
+            continue
+        for block in blocks:
             if not isinstance(block, (int, np.integer)) or not 0 <= block < num_blocks:
                 raise UserError(
                     f"request {part.request_id!r} was given block {block!r:.40}, and the cache has blocks 0 to "

@@ -186,7 +186,7 @@ class Scheduler:
         """
         if self.prefix_cache is None or request.skip_reading_prefix_cache:
             return []
-        return self.prefix_cache.lookup(request.token_ids[:-1])
+        return self.prefix_cache.lookup(request.tokens_between(0, request.num_tokens - 1))
 
     def _grow(self, request: Request, count: int) -> bool:
         """Get the blocks for `count` more tokens; False if the request was itself the youngest and had to go."""

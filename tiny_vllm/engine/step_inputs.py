@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from array import array
 from collections.abc import Sequence
 
 import numpy as np
 
 from tiny_vllm.device.base import Device
 from tiny_vllm.device.library import KernelLibrary
-from tiny_vllm.engine.block_tables import THREADS, BlockTables
+from tiny_vllm.engine.block_tables import BlockTables
+from tiny_vllm.engine.int32 import int32_array
 from tiny_vllm.types import IN_FLIGHT, Array, ScheduledRequest, StepMeta, StepPlan
+
+FEW_THREADS, MANY_THREADS = 128, 1024  # of a block, by the longest request of a step
 
 
 class StepInputs:
-    """Lays plans into one int32 array, so that one copy brings a step to the device; block tables follow as deltas.
+    """Lays plans into one int32 array, so that one copy brings a step to the device, block tables as deltas.
 
     What follows from lengths and tables, the positions and slots of tokens, is computed there. The place of a field
     depends on the numbers of tokens, requests and wanted rows only, so a step of the same numbers finds everything
@@ -26,18 +28,30 @@ class StepInputs:
         self, device: Device, max_num_tokens: int, max_num_seqs: int, max_model_len: int, block_size: int
     ) -> None:
         self.device, self.block_size = device, block_size
-        self.tables = BlockTables(device, max_num_seqs, -(-max_model_len // block_size))
+        width = -(-max_model_len // block_size)
+        self.tables = BlockTables(device, max_num_seqs, width)
         self.last_ids = device.zeros((max_num_seqs,), np.int32)  # what the last step drew, in the order of its rows
         self._last_rows: dict[str, int] = {}
         self._library = KernelLibrary(device, np.float32)
-        self._array = device.zeros((max_num_tokens + 4 * max_num_seqs + 1,), np.int32)
+        # At the worst every table travels anew: a place and a block for each of its entries
+        self._array = device.zeros((max_num_tokens + 6 * max_num_seqs + 1 + 2 * max_num_seqs * width,), np.int32)
+        self._one_a_request = device.asarray(np.arange(max_num_seqs + 1, dtype=np.int32))
         self._positions, self._slots = (device.zeros((max_num_tokens,), np.int32) for _ in range(2))
 
-    def lay_out(self, plan: StepPlan, num_rows: int | None = None, row_len: int = 1) -> tuple[Array, StepMeta]:
+    def lay_out(
+        self,
+        plan: StepPlan,
+        num_rows: int | None = None,
+        row_len: int = 1,
+        last_only: bool = False,
+        place: bool = True,
+    ) -> tuple[Array, StepMeta]:
         """The step's tokens (T,) and its StepMeta, all views of arrays that never move.
 
         num_rows: pad the step to so many requests. A padded one has row_len tokens and length 0: it attends to nothing
         and its slots are nowhere. Its last token's logits are wanted like those of others.
+        last_only: give StepMeta.last, where that spares most rows.
+        place: False leaves place() to the caller, who may capture it with the step.
         """
         parts = plan.requests
         padding = 0 if num_rows is None else num_rows - len(parts)
@@ -46,11 +60,35 @@ class StepInputs:
         ends = list(itertools.accumulate(query_lens))
         wanted = [end - 1 for part, end in zip(parts, ends) if part.is_sampled]
         wanted += [end - 1 for end in ends[len(parts) :]]
-        rows = self.tables.update(parts) + [0] * padding
+        rows, places, blocks = self.tables.update(parts)
+        rows += [0] * padding
         tokens = self._token_ids(parts) + [0] * (row_len * padding)
-        on_device = self._copy((tokens, [0, *ends], seq_lens, rows, wanted))
+        last, positions = [], []
+        if last_only and 2 * len(ends) <= len(tokens):
+            last, positions = [end - 1 for end in ends], [max(length - 1, 0) for length in seq_lens]
+        fields = (tokens, [0, *ends], seq_lens, rows, wanted, last, positions, places, blocks)
+        *on_device, places, blocks = self._copy(fields)
+        self._update_tables(places, blocks)
         self._last_rows = {part.request_id: row for row, part in enumerate(p for p in parts if p.is_sampled)}
-        return self._place(on_device, query_lens, seq_lens)
+        meta = self._views(on_device, query_lens, seq_lens)
+        if place:
+            self.place()
+        return on_device[0], meta
+
+    def place(self) -> None:
+        """Launch what the device alone can find out about the step last laid out: tables, places, ids in flight."""
+        tokens, rows, meta = self._newest
+        lengths = (meta.query_start_loc, meta.seq_lens, rows)
+        places = (meta.block_table, meta.positions, meta.slot_mapping)
+        args = (tokens, self.last_ids, *lengths, self.tables.all, *places, meta.block_table.shape[1], self.block_size)
+        threads = MANY_THREADS if meta.max_query_len > FEW_THREADS else FEW_THREADS
+        self._library.kernel("step_inputs.cu", "place_tokens")((len(rows),), (threads,), args)
+
+    def _update_tables(self, places: Array, blocks: Array) -> None:
+        if count := len(places):
+            args = (self.tables.all, places, blocks, count)
+            grid = (-(-count // FEW_THREADS),)
+            self._library.kernel("step_inputs.cu", "update_block_tables")(grid, (FEW_THREADS,), args)
 
     def _token_ids(self, parts: Sequence[ScheduledRequest]) -> list[int]:
         """Ids of the step's tokens; -1 - r for the one that the r-th drawing request of the last step gets."""
@@ -63,19 +101,28 @@ class StepInputs:
 
     def _copy(self, fields: Sequence[list[int]]) -> list[Array]:
         """Bring the fields to the device, one behind the other; a view of each."""
-        values = array("i")  # reads a list in a quarter of the time that NumPy takes
+        everything: list[int] = []
         for field in fields:
-            values.fromlist(field)
-        self.device.copy_in(self._array[: len(values)], np.frombuffer(values, np.int32))
+            everything += field
+        self.device.copy_in(self._array[: len(everything)], int32_array(everything))
         ends = itertools.accumulate(map(len, fields))
         return [self._array[end - len(field) : end] for field, end in zip(fields, ends)]
 
-    def _place(self, fields: list[Array], query_lens: list[int], seq_lens: list[int]) -> tuple[Array, StepMeta]:
-        """Gather the tables, and find the tokens' places in them."""
-        tokens, starts, lengths, rows, wanted = fields
+    def _views(self, fields: list[Array], query_lens: list[int], seq_lens: list[int]) -> StepMeta:
+        """What place() works on, and the forward after it."""
+        tokens, starts, lengths, rows, wanted, last, last_positions = fields
         positions, slots = self._positions[: len(tokens)], self._slots[: len(tokens)]
-        table = self.tables.gather(rows, lengths, self.block_size)
-        places = (tokens, self.last_ids, starts, lengths, table, positions, slots)
-        kernel = self._library.kernel("step_inputs.cu", "place_tokens")
-        kernel((len(rows),), (THREADS,), (*places, table.shape[1], self.block_size))
-        return tokens, StepMeta(positions, slots, starts, lengths, table, wanted, query_lens, seq_lens)
+        table = self.tables.of_step[: len(rows)]
+        meta = StepMeta(positions, slots, starts, lengths, table, wanted, query_lens, seq_lens)
+        if len(last):
+            meta.last = self._last_step(meta, last, last_positions)
+        self._newest = tokens, rows, meta
+        return meta
+
+    def _last_step(self, meta: StepMeta, rows: Array, positions: Array) -> StepMeta:
+        """The last row of each request as a step of one token a request."""
+        count = len(rows)
+        starts, slots = self._one_a_request[: count + 1], meta.slot_mapping[:count]
+        return StepMeta(
+            positions, slots, starts, meta.seq_lens, meta.block_table, rows, [1] * count, meta.seq_lens_host
+        )

@@ -120,13 +120,20 @@ class Ops:
         self.linear(b.activated, layer.down, out=x, add=True)
 
     def layers(self, x: Array, weights: Any, cache: KVCache, meta: StepMeta, b: Buffers) -> None:
-        """Every layer in turn, on the residual stream x (T,H)."""
+        """Every layer in turn, on the residual stream x (T,H).
+
+        Only the rows of meta.last are read afterwards, if it is given: a set may spare the others in the last layer.
+        """
         for layer, kv in zip(weights.layers, cache.layers, strict=True):
             self.attn_in(x, layer, kv, meta, b)
-            self.attention(b.q, kv, meta, out=b.attended)
-            self.attn_out(b.attended, x, layer, b)
-            self.mlp_in(x, layer, b)
-            self.mlp_out(x, layer, b)
+            self.after_attn_in(x, layer, kv, meta, b)
+
+    def after_attn_in(self, x: Array, layer: Any, kv: Array, meta: StepMeta, b: Buffers) -> None:
+        """The rest of a layer."""
+        self.attention(b.q, kv, meta, out=b.attended)
+        self.attn_out(b.attended, x, layer, b)
+        self.mlp_in(x, layer, b)
+        self.mlp_out(x, layer, b)
 
     def head(self, x: Array, weights: Any, meta: StepMeta, b: Buffers) -> Array:
         """The wanted rows, the last norm and the vocabulary product -> b.logits (R,V) float32."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class Buffers:
     last        (R,H)            rows whose logits are wanted
     last_normed (R,H)
     logits      (R,V) float32
+    few_hidden  (most R,H)       of the rows that alone go on in the last layer, as few_q (most R,Hq*D)
     rope_table  (P,D) float32    cosines, then sines
     """
 
@@ -36,6 +37,8 @@ class Buffers:
     last: Array
     last_normed: Array
     logits: Array
+    few_hidden: Array
+    few_q: Array
     rope_table: Array
     q_columns: int
     kv_columns: int
@@ -50,7 +53,8 @@ class Buffers:
         widths = {"hidden": hidden, "normed": hidden, "qkv": q + 2 * kv, "attended": q}
         widths |= {"gate_up": 2 * inter, "activated": inter}
         arrays = {name: device.empty((num_tokens, width), dtype) for name, width in widths.items()}
-        arrays |= {name: device.empty((num_rows, hidden), dtype) for name in ("last", "last_normed")}
+        arrays |= {name: device.empty((num_rows, hidden), dtype) for name in ("last", "last_normed", "few_hidden")}
+        arrays["few_q"] = device.empty((num_rows, q), dtype)
         logits = device.empty((num_rows, config.vocab_size), np.float32)
         return cls(**arrays, logits=logits, rope_table=rope_table, q_columns=q, kv_columns=kv)
 
@@ -59,7 +63,12 @@ class Buffers:
         rows = {name: num_tokens for name in ("hidden", "normed", "qkv", "attended", "gate_up", "activated")}
         rows |= {name: num_rows for name in ("last", "last_normed", "logits")}
         views = {name: getattr(self, name)[:count] for name, count in rows.items()}
-        return Buffers(**views, rope_table=self.rope_table, q_columns=self.q_columns, kv_columns=self.kv_columns)
+        return replace(self, **views)
+
+    def few(self, count: int) -> Buffers:
+        """For `count` rows of a step, as views: residual stream and q of their own, else what is free by then."""
+        views = {name: getattr(self, name)[:count] for name in ("normed", "attended", "gate_up", "activated")}
+        return replace(self, **views, hidden=self.few_hidden[:count], qkv=self.few_q[:count])
 
     @property
     def q(self) -> Array:

@@ -18,10 +18,10 @@ from tiny_vllm.types import Array, StepMeta
 
 LINEAR, QKV, MLP, HEAD = "decode_linear", "decode_qkv", "decode_mlp", "decode_head"
 MAX_ROWS = 8  # of gemv.cuh, as what follows
-THREADS, TILE, CHUNK, DEPTH = 256, 16, 64, 4
-SLOT_BYTES = CHUNK // 32 * 16 * THREADS  # of a slot of the queue: a half of the weights, or x
-STATIC_BYTES = (2 * 20 + 1) * (THREADS // 32) * MAX_ROWS * 4  # partial sums of tiles, and of squares
-WAVE = 264  # blocks that an H200 runs at one time: 2 on each of its 132 multiprocessors
+WARPS, TILE, CHUNK, DEPTH, SUM_STRIDE = 16, 16, 64, 2, 20
+THREADS = 32 * WARPS
+QUEUE_BYTES = DEPTH * TILE * CHUNK * 2 * WARPS  # of the weights that a block has on their way
+WAVE = 132  # blocks that run at one time, one a multiprocessor: of an H200, where the device does not say
 
 
 def what_is_missing(device: Device, config: Any, dtype: Any) -> str:
@@ -36,20 +36,25 @@ def what_is_missing(device: Device, config: Any, dtype: Any) -> str:
     return ""
 
 
-def plan_grid(tiles: int) -> int:
-    """Blocks for so many tiles: at most WAVE, and none has more than one tile more than another."""
-    rounds = -(-tiles // WAVE)
+def plan_grid(tiles: int, wave: int) -> int:
+    """Blocks for so many tiles: at most `wave`, and none has more than one tile more than another."""
+    rounds = -(-tiles // wave)
     return -(-tiles // rounds)
 
 
-def queue_bytes(parts: int) -> int:
-    """Shared memory of a block's queue; parts: of a slot, 2 for weights alone, 3 with rows of x."""
-    return DEPTH * parts * SLOT_BYTES
+def sums_bytes(rows: int) -> int:
+    """Shared memory of the warps' sums of two tiles."""
+    return 2 * WARPS * rows * SUM_STRIDE * 4
+
+
+def queued_bytes(rows: int) -> int:
+    """Shared memory of a block that takes rows through a queue: of the weights, of x, sums."""
+    return QUEUE_BYTES + DEPTH * CHUNK * 2 * WARPS * rows + sums_bytes(rows)
 
 
 def normed_bytes(rows: int, inner: int) -> int:
-    """Shared memory of a block that normalises rows of `inner` elements: queue, rows, gain."""
-    return queue_bytes(2) + rows * (inner // 8 | 4) * 16 + inner * 2
+    """Shared memory of a block that normalises rows of `inner` elements: queue, rows, sums, sums of squares."""
+    return QUEUE_BYTES + rows * (inner // 8 | 4) * 16 + sums_bytes(rows) + WARPS // 2 * MAX_ROWS * 4
 
 
 def prefer_shared(kernel: Kernel) -> None:
@@ -67,13 +72,14 @@ class DecodeStages:
     def __init__(self, device: Device, config: Any, dtype: Any) -> None:
         self._config = config
         self._library = KernelLibrary(device, dtype, config.head_dim)
-        self._most_shared = opt_in_shared(device.compute_capability) - STATIC_BYTES
+        self._wave = getattr(device, "num_multiprocessors", 0) or WAVE
+        self._most_shared = opt_in_shared(device.compute_capability)
         self._kernels: dict[str, Kernel] = {}
 
     def fits(self, rows: int, weight: Array, normed: bool) -> bool:
         """Whether a product of so many rows with weight (N,K) has a kernel here; normed: with a norm before it."""
         outputs, inner = weight.shape
-        shared = normed_bytes(rows, inner) if normed else queue_bytes(3)
+        shared = normed_bytes(rows, inner) if normed else queued_bytes(rows)
         whole = inner % CHUNK == 0 and outputs % TILE == 0
         return 1 <= rows <= MAX_ROWS and whole and shared <= self._most_shared
 
@@ -93,7 +99,7 @@ class DecodeStages:
         rows, (outputs, inner) = len(x), weight.shape
         check_shape("attn_out, mlp_out: x", x, (rows, inner))
         check_shape("attn_out, mlp_out: out", out, (rows, outputs))
-        self._launch(LINEAR, outputs // TILE, queue_bytes(3), x, weight, out, rows, outputs, inner)
+        self._launch(LINEAR, outputs // TILE, queued_bytes(rows), x, weight, out, rows, outputs, inner)
 
     def mlp_in(self, x: Array, layer: Any, b: Buffers) -> None:
         """As Ops.mlp_in; b.gate_up stays as it is."""
@@ -116,8 +122,9 @@ class DecodeStages:
         return b.logits
 
     def _launch(self, name: str, tiles: int, shared: int, *args: Any) -> None:
-        kernel = self._kernels.get(name) or self._kernel(name)
-        kernel((plan_grid(tiles),), (THREADS,), args, shared_mem=shared, programmatic=True)
+        """One block a multiprocessor: with over half of the shared memory no second one fits (gemv.cuh)."""
+        kernel, shared = self._kernels.get(name) or self._kernel(name), max(shared, self._most_shared // 2 + 1)
+        kernel((plan_grid(tiles, self._wave),), (THREADS,), args, shared_mem=shared, programmatic=True)
 
     def _kernel(self, name: str) -> Kernel:
         kernel = self._kernels[name] = self._library.kernel(f"{name}.cu", name)

@@ -107,9 +107,12 @@ class PagedAttention:
         self._kernel(DECODE)(grid, (32 * warps,), args, shared_mem=shared, programmatic=True)
 
     def _prefill(self, arrays: tuple[Array, ...], shape: tuple[Any, ...], tokens: int, requests: int) -> None:
-        slots = tokens // (PREFILL_ROWS // self._group) + requests + 1
-        args = (*arrays, *shape)
-        self._kernel(PREFILL)((slots * self._kv_heads,), (PREFILL_THREADS,), args, shared_mem=self._prefill_shared())
+        tokens_a_block = PREFILL_ROWS // self._group
+        grid = (self._kv_heads, tokens // tokens_a_block + requests + 1)
+        # A GPU divides slowly: by a multiplication with the inverse, rounded up, and a shift
+        inverses = 65536 // self._group + 1, -(-(2**32) // tokens_a_block)
+        args = (*arrays, *shape[:-1], *inverses, self._scale)
+        self._kernel(PREFILL)(grid, (PREFILL_THREADS,), args, shared_mem=self._prefill_shared())
 
     def _prefill_shared(self) -> int:
         """Bytes of the block's rows of q and of two tiles of keys and values."""

@@ -7,16 +7,19 @@ from typing import Any, ClassVar, Literal
 from tiny_vllm.device.base import Device
 from tiny_vllm.device.checks import check_shape, row_stride
 from tiny_vllm.device.library import KernelLibrary
+from tiny_vllm.device.source import as_dtype
 from tiny_vllm.errors import UserError
-from tiny_vllm.ops import decode
+from tiny_vllm.ops import decode, persistent
 from tiny_vllm.ops.base import Ops
 from tiny_vllm.ops.buffers import Buffers
 from tiny_vllm.ops.decode import DecodeStages
+from tiny_vllm.ops.many_rows import VECTOR_BYTES, ManyRows
 from tiny_vllm.ops.paged_attention import BLOCK_SIZE, PagedAttention, what_is_missing
-from tiny_vllm.types import Array, StepMeta
+from tiny_vllm.ops.persistent import PersistentLayers
+from tiny_vllm.types import Array, KVCache, StepMeta
 
 THREADS = 256  # of a block whose threads never wait
-VECTOR_BYTES = 16  # of vectors.cuh
+MOST_THREADS = 1024  # of any block
 COLUMNS = 4  # of attention.cu: output columns of a thread
 FOLD = 16  # of reduce.cuh: the fewest threads it works with
 
@@ -26,8 +29,9 @@ class TunedOps(Ops):
 
     attention: "paged" runs paged_decode.cu and paged_prefill.cu, on tensor cores, "plain" attention.cu; "auto" runs
     the former on a GPU where they hold, and the latter on the emulator, where it is the quicker one.
-    stages: "fused" runs decode_*.cu for steps of few rows that they hold for, "composed" primitives alone; "auto"
-    chooses between the two as with attention.
+    stages: "fused" runs decode_*.cu for steps of few rows that they hold for, "composed" primitives alone, "persistent"
+    all layers of such a step in one kernel, and "fused" where that does not hold; "auto" chooses as with attention,
+    "persistent" where it is known to be the quicker one.
     """
 
     name: ClassVar[str] = "tuned"
@@ -37,6 +41,7 @@ class TunedOps(Ops):
         "mlp_in": ("rms_norm", "linear", "silu_mul"),
         "mlp_out": ("linear",),
         "head": ("take_rows", "rms_norm", "linear"),
+        "layers": ("rms_norm", "linear", "rope", "write_kv", "attention", "silu_mul"),
     }
 
     def __init__(
@@ -45,17 +50,21 @@ class TunedOps(Ops):
         config: Any,
         dtype: Any,
         attention: Literal["auto", "plain", "paged"] = "auto",
-        stages: Literal["auto", "composed", "fused"] = "auto",
+        stages: Literal["auto", "composed", "fused", "persistent"] = "auto",
     ) -> None:
         super().__init__(device, config, dtype)
         if config.head_dim % 8 or not FOLD <= config.head_dim <= THREADS:
             raise UserError(f"head_dim is {config.head_dim}; supported: multiples of 8 from {FOLD} to {THREADS}")
         self._library = KernelLibrary(device, dtype, config.head_dim)
-        # A GPU hides a thread's wait behind other threads; the emulator has to switch stacks for every one that waits.
+        # A GPU hides a thread's wait behind other threads; the emulator has to switch stacks for every one that waits
         self._waiting_threads = FOLD if device.name == "emulator" else THREADS
+        self._vectors_of_rows, self._vector = device.name != "emulator", VECTOR_BYTES // as_dtype(dtype).itemsize
         self._paged = self._choose(attention)
         self._only_paged = attention == "paged"
         self._decode = self._choose_stages(stages)
+        self._many = ManyRows(device, config, dtype)
+        self._turns = stages != "composed" and self._many.turns
+        self._persistent = self._choose_layers(stages, attention)
 
     def _choose(self, attention: str) -> PagedAttention | None:
         missing = what_is_missing(self.device, self.config, self.dtype)
@@ -73,9 +82,20 @@ class TunedOps(Ops):
             return None
         return DecodeStages(self.device, self.config, self.dtype)
 
+    def _choose_layers(self, stages: str, attention: str) -> PersistentLayers | None:
+        known = stages == "auto" and attention == "auto" and self.device.compute_capability == persistent.MEASURED
+        if stages != "persistent" and not known:
+            return None
+        missing = persistent.what_is_missing(self.device, self.config, self.dtype)
+        if stages == "persistent" and missing:
+            raise UserError(f"stages='persistent' does not hold here: {missing}; leave stages at 'auto'")
+        return None if missing else PersistentLayers(self.device, self.config)
+
     def reserve(self, num_tokens: int, num_requests: int, max_seq_len: int) -> None:
         if self._paged is not None:
             self._paged.reserve()
+        if self._persistent is not None and vars(self)["layers"].__func__ is TunedOps.layers:  # nothing was replaced
+            self._persistent.reserve()
 
     def embed(self, tokens: Array, table: Array, out: Array | None = None) -> Array:
         out = self._out("embed", out, (len(tokens), table.shape[1]))
@@ -86,7 +106,13 @@ class TunedOps(Ops):
         rows, hidden = x.shape
         check_shape("rms_norm: weight", weight, (hidden,))
         out = self._out("rms_norm", out, x.shape)
-        self._launch("rms_norm", (rows,), self._waiting_threads, x, weight, out, hidden, eps)
+        if self._vectors_of_rows and hidden % self._vector == 0 and hidden // self._vector <= MOST_THREADS:
+            threads = -(-hidden // (32 * self._vector)) * 32
+            if rows:
+                kernel = self._library.kernel("rms_norm.cu", "rms_norm_vectors")
+                kernel((rows,), (threads,), (x, weight, out, hidden, eps))
+        else:
+            self._launch("rms_norm", (rows,), self._waiting_threads, x, weight, out, hidden, eps)
         return out
 
     def rope(self, q: Array, k: Array, positions: Array, table: Array) -> None:
@@ -152,11 +178,18 @@ class TunedOps(Ops):
         shape = (row_stride(k), row_stride(v), kv_heads, block_size, dim)
         self._launch("write_kv", (rows,), THREADS, k, v, kv, slots, *shape)
 
-    # ---- stages of few rows
+    # ---- stages
 
     def attn_in(self, x: Array, layer: Any, kv: Array, meta: StepMeta, b: Buffers) -> None:
         fused = self._fused(len(x), layer.qkv, normed=True)
-        fused.attn_in(x, layer, kv, meta, b) if fused else super().attn_in(x, layer, kv, meta, b)
+        if fused:
+            fused.attn_in(x, layer, kv, meta, b)
+        elif self._turns:
+            self.rms_norm(x, layer.input_norm, self.config.rms_norm_eps, out=b.normed)
+            self.linear(b.normed, layer.qkv, out=b.qkv)
+            self._many.rope_kv(b.qkv, kv, meta, b.rope_table)
+        else:
+            super().attn_in(x, layer, kv, meta, b)
 
     def attn_out(self, attended: Array, x: Array, layer: Any, b: Buffers) -> None:
         fused = self._fused(len(x), layer.o, normed=False)
@@ -169,6 +202,23 @@ class TunedOps(Ops):
     def mlp_out(self, x: Array, layer: Any, b: Buffers) -> None:
         fused = self._fused(len(x), layer.down, normed=False)
         fused.add_product(b.activated, layer.down, x) if fused else super().mlp_out(x, layer, b)
+
+    def layers(self, x: Array, weights: Any, cache: KVCache, meta: StepMeta, b: Buffers) -> None:
+        """As in Ops; but of the last layer only keys and values, and the rows of meta.last, if given.
+
+        A step of few rows is one kernel, where that holds.
+        """
+        if self._persistent is not None and self._persistent.fits(len(x), meta, cache):
+            self._persistent(x, weights, cache, meta, b)
+            return
+        if meta.last is None or not self._turns:
+            super().layers(x, weights, cache, meta, b)
+            return
+        *earlier, (layer, kv) = zip(weights.layers, cache.layers, strict=True)
+        for each in earlier:
+            self.attn_in(x, *each, meta, b)
+            self.after_attn_in(x, *each, meta, b)
+        self._many.last_layer(self, x, layer, kv, meta, meta.last, b)
 
     def head(self, x: Array, weights: Any, meta: StepMeta, b: Buffers) -> Array:
         fused = self._fused(len(meta.logits_indices), weights.lm_head, normed=True)

@@ -106,7 +106,8 @@ def _buffers(sizes: Sizes, inputs: Inputs, rows: int, wanted: int) -> Buffers:
     widths = {"hidden": config.hidden_size, "normed": config.hidden_size, "qkv": q + 2 * kv, "attended": q}
     widths |= {"gate_up": 2 * config.intermediate_size, "activated": config.intermediate_size}
     arrays = {name: inputs.out(rows, width) for name, width in widths.items()}
-    arrays |= {name: inputs.out(wanted, config.hidden_size) for name in ("last", "last_normed")}
+    arrays |= {name: inputs.out(wanted, config.hidden_size) for name in ("last", "last_normed", "few_hidden")}
+    arrays["few_q"] = inputs.out(wanted, q)
     logits = inputs.out(wanted, config.vocab_size, dtype=np.float32)
     table = inputs.new(rows, config.head_dim, dtype=np.float32)
     return Buffers(**arrays, logits=logits, rope_table=table, q_columns=q, kv_columns=kv)
