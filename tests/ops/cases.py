@@ -50,8 +50,6 @@ class Shape:
     num_key_value_heads: int = 2
     head_dim: int = 16
     rms_norm_eps: float = 1e-5
-    hidden_size: int = 96
-    intermediate_size: int = 160
 
     @property
     def q_columns(self) -> int:
