@@ -196,6 +196,22 @@ def test_an_error_in_python_names_the_line_of_the_student_s_own_file(check, writ
     assert f"  {error} {place}\n" in report(outcome) and outcome.score == 0
 
 
+@pytest.mark.parametrize(
+    "body, given",
+    [
+        ("    return\n", "None"),
+        ("    y = None\n", "None"),
+        ("    y = x[:1]\n", "an array of float32 of shape (1, 64)"),
+        ("    y = [1, 2]\n", "of type list"),
+        ("    y = np.full(x.shape, 'a')\n", "an array of <U1 of shape (2, 64)"),
+    ],
+)
+def test_an_output_that_nothing_fits_is_named(check, write, body, given):
+    write("42.1", body)
+    said = "  y must come out as an array of numbers of shape (2, 64), but is {}; fill all of it in your lines ({})\n"
+    assert said.format(given, "work/ch42_sums/warm_up.py") in report(check("42.1"))
+
+
 def test_what_python_prints_is_shown_and_does_no_harm(check, write):
     write("42.1", "    print('hello', x.shape)\n    y = x\n")
     assert "  printed: hello (2, 64)" in report(check("42.1"))
@@ -207,7 +223,7 @@ def test_what_python_prints_is_shown_and_does_no_harm(check, write):
         ("    import os; os._exit(3)\n", "the process that ran it ended with exit code 3"),
         ("    import os; os.kill(os.getpid(), 11)\n", "ended by SIGSEGV"),
         ("    raise SystemExit('bye')\n", "bye"),
-        ("    y = x[:, :3]\n", "ValueError: copy_in: the values have shape"),
+        ("    y = x[:, :3]\n", "y must come out as an array of numbers of shape"),
         ("    import os; os.close(1); os.close(0); y = 2 * x; y[0] = 7\n", "first mismatch y[0, 0]: got 7"),
         ("    return (\n", "SyntaxError"),
     ],
@@ -272,3 +288,10 @@ def test_what_cannot_be_checked_is_said(check, small, work):
     with pytest.raises(UserError, match=r"there is no work/ch42_sums/sums\.cu; `tiny-vllm course start 42` writes it"):
         check("42.2")
     assert task_of(small, "42.1").name == "double"
+
+
+def test_a_long_line_is_cut_and_one_case_is_no_plural(check, write):
+    write("42.1", "    raise ValueError('x' * 100_000)\n")
+    assert len(report(check("42.1"))) < 2000
+    outcome = check("42.1")
+    assert "(1 case)" in report(replace(outcome, passed=True, num_cases=1))

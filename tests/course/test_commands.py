@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 
 import pytest
 
 from tiny_vllm.course import markers
+from tiny_vllm.course.commands import check
 from tiny_vllm.course.faults import KINDS
+from tiny_vllm.course.state import changing, load
 from tiny_vllm.device.cupy_setup import why_no_cuda
 from tiny_vllm.device.emulator.check import words
 
@@ -94,13 +98,17 @@ def test_giving_up_is_recorded(course, work):
     assert course("diff", "42.3").returncode == 0
 
 
-def test_a_release_without_answers_says_so(course, tmp_path, tree):
+def test_a_release_without_answers_says_so(course, work, tmp_path):
     from tests.course.conftest import make_tree
 
     other = make_tree(tmp_path / "release")
     file = other / "chapters" / "ch42_sums" / "sums.cu"
     file.write_text(markers.skeleton(file.read_text("utf-8"), python=False), "utf-8")
-    assert "holds no answers" in mistake(course("diff", "42.3", "--give-up", tree=other))
+    for option in ([], ["--give-up"]):
+        assert "holds no answers" in mistake(course("diff", "42.3", *option, tree=other))
+    assert not load(work).give_ups
+    said = [course("hint", "42.3", tree=other).stdout for _ in range(3)]
+    assert "hint 3 of 3" in said[-1] and "give-up" not in said[-1]
 
 
 def test_a_fault_is_answered(course, work):
@@ -111,7 +119,8 @@ def test_a_fault_is_answered(course, work):
     wrong = course("check", "42.4", "--line", "5", "--kind", "race", "--repair", "    best[0] = x[0];")
     assert wrong.returncode == 1
     assert "  line 5 is not the line that check mode reports; the repair is wrong too\n" in wrong.stdout
-    assert json.loads((work / ".course.json").read_text())["answers"]["42.4"]["line"] == 5
+    assert "  your answer of before (line 10, 10 points) is better, and is kept\n" in wrong.stdout
+    assert json.loads((work / ".course.json").read_text())["answers"]["42.4"]["line"] == 10
     kind = course("check", "42.4", "--line", "10", "--kind", "a race", "--repair", REPAIR).stdout
     assert "'a race' is not the kind that check mode reports (the kinds are race, barrier, out of bounds, unin" in kind
     gone = course("check", "42.4", "--line", "10", "--kind", "race", "--repair", "    __syncthreads();").stdout
@@ -227,6 +236,11 @@ def in_latin_1(file):
     file.write_bytes(file.read_bytes() + "// größer\n".encode("latin-1"))
 
 
+def a_pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
 def a_folder(file):
     file.unlink()
     file.mkdir()
@@ -244,6 +258,7 @@ def binary(file):
         (in_latin_1, "is not UTF-8 text (line"),
         (a_folder, "sums.cu is a folder, where a file should be; move it away"),
         (binary, "holds a zero byte"),
+        (a_pipe, "sums.cu is no file, but a pipe or a device"),
         (lambda file: file.unlink(), "there is no work/ch42_sums/sums.cu; `tiny-vllm course start 42` writes it"),
     ],
 )
@@ -278,14 +293,82 @@ def test_a_mistake_is_one_sentence(course, arguments, words):
     assert words in mistake(course(*arguments))
 
 
-def test_a_damaged_state_file(course, work):
-    (work / ".course.json").write_text("{", "utf-8")
-    assert "no answer is lost" in mistake(course("hint", "42.2"))
+def test_a_worse_answer_of_a_fault_does_not_take_the_place_of_a_better_one(course, work):
+    def answered(line: str, repair: str = "    best[0] = x[0];"):
+        done = course("check", "42.4", "--line", line, "--kind", "race", "--repair", repair)
+        return done.stdout, json.loads((work / ".course.json").read_text())["answers"]["42.4"]["line"]
+
+    assert answered("5")[1] == 5
+    assert answered("6")[1] == 6  # no worse than before
+    assert answered("10", REPAIR)[1] == 10
+    assert "is kept" in answered("6")[0]
+    assert "10 of 10  passed" in course("status").stdout
+
+
+def test_a_command_keeps_what_another_wrote_meanwhile(course, work, write, monkeypatch):
+    """While `check 42` runs, the fault is answered and a hint is asked for."""
+    write("42.2", RIGHT)
+    real, asked = check.check_exercise, []
+
+    def slow(chapter, exercise, *rest, **more):
+        if not asked:
+            asked.append(exercise)
+            with changing(work) as state:
+                state.answers["42.4"] = {"line": 10, "kind": "race", "repair": REPAIR, "repair_after": False}
+                state.hints["42.2"] = 2
+        return real(chapter, exercise, *rest, **more)
+
+    monkeypatch.setattr(check, "check_exercise", slow)
+    course("check", "42")
+    kept = json.loads((work / ".course.json").read_text())
+    assert asked and kept["hints"] == {"42.2": 2} and kept["answers"]["42.4"]["line"] == 10
+    assert kept["results"]["42.2"]["passed"]
+
+
+def test_two_commands_do_not_write_at_once(work):
+    def count(times: int) -> None:
+        for _ in range(times):
+            with changing(work) as state:
+                state.hints["42.2"] = state.hints.get("42.2", 0) + 1
+
+    threads = [threading.Thread(target=count, args=(20,)) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert load(work).hints == {"42.2": 60}
+
+
+@pytest.mark.parametrize("command", [("hint", "42.2"), ("status",), ("check", "42.4")])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "recursion"),
+        ('{"hints": 3}', "it is no table of tables"),
+        ('{"hints": {"42.2": "x"}}', 'hints of 42.2 cannot be "x"'),
+        ('{"results": {"42.2": null}}', "results of 42.2 cannot be null"),
+        ('{"answers": {"42.4": []}}', "answers of 42.4 cannot be []"),
+        ('{"answers": {"42.4": {"line": "x"}}}', 'answers of 42.4 cannot be {"line": "x"}'),
+        ('{"answers": {"42.4": {"line": 1, "kind": "", "repair": "", "more": 2}}}', "answers of 42.4 cannot be {"),
+    ],
+)
+def test_a_damaged_state_file(course, work, command, text, words):
+    (work / ".course.json").write_text(text, "utf-8")
+    said = mistake(course(*command))
+    assert words in said and "move it away (the hints, results, predictions and find-the-fault answers in it" in said
 
 
 def test_work_is_a_file(course, tmp_path):
     (tmp_path / "file").write_text("x")
     assert "is a file, where your folder of answers should be" in mistake(course("status", work=tmp_path / "file"))
+
+
+@pytest.mark.parametrize("command", [("hint", "42.2"), ("start", "42")])
+def test_a_folder_that_cannot_be_written(course, tmp_path, command):
+    (tmp_path / "file").write_text("x", "utf-8")  # permissions do not stop root
+    said = mistake(course(*command, work=tmp_path / "file" / "work"))
+    assert "cannot be written: " in said and "permissions" in said
 
 
 def test_no_compiler_is_nobodys_fault(course, write, monkeypatch):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tiny_vllm import cli
 from tiny_vllm.course import markers
 from tiny_vllm.errors import UserError
 from tiny_vllm.grading.commands import grade
@@ -129,7 +130,25 @@ def test_marks_that_are_gone_and_an_unreadable_state(small):
         failures = {row.exercise: row.first_failure for row in rows}
         assert failures["42.1"] == "the marks of exercise 42.1 are gone from warm_up.py"
         assert "exercise 42.3 begins inside the region of exercise 42.2" in failures["42.2"]
-        assert failures["42.4"] == ".course.json of the submission holds no answer to exercise 42.4"
+        no_json = state != '{"answers": 3}'
+        wrong = "is damaged: " if no_json else "holds no answer to exercise 42.4"
+        assert failures["42.4"].startswith(f".course.json of the submission {wrong}")
+
+
+def test_a_fault_without_an_answer_says_what_hides_it(small):
+    grader = Grader((small,), small.folder.parents[1], 5)
+    for problem, words in (
+        ("ada.zip is no zip", "there is no .course.json in the submission (ada.zip is no zip)"),
+        ("", "there is no .course.json in the submission, which holds the answer to exercise 42.4"),
+    ):
+        *_, row = grader.grade(Submission("ada", {}, problem))
+        assert (row.exercise, row.first_failure) == ("42.4", words)
+
+
+@pytest.mark.parametrize("text", ["-1", "x", "1.5", ""])
+def test_a_seed_is_a_number(text, capsys):
+    assert cli.main(["course", "grade", "in", "--chapters", "3", f"--secret-seed={text}"]) == 2
+    assert "is no seed; give a whole number, 0 or larger" in capsys.readouterr().err
 
 
 @pytest.mark.deep

@@ -203,7 +203,7 @@ def test_an_answer_is_kept_and_judged(work, capsys, monkeypatch):
 
     def judge(chapter, *answer, **more):
         asked.append((chapter.number, *answer, more))
-        return SimpleNamespace(passed=True)
+        return SimpleNamespace(exercise="3.4", passed=True, solved=True, score=10, max=10)
 
     monkeypatch.setattr(notebook, "check_answer", judge)
     notebook.answer("3.4", line=7, kind="race", repair="a();", repair_after=True)
@@ -211,3 +211,5 @@ def test_an_answer_is_kept_and_judged(work, capsys, monkeypatch):
     kept = json.loads((work / ".course.json").read_text())["answers"]["3.4"]
     assert kept == {"line": 7, "kind": "race", "repair": "a();", "repair_after": True}
     assert capsys.readouterr().out == "3.4: passed\n"
+    with pytest.raises(UserError, match="line is a number such as 12"):
+        notebook.answer("3.4", line="7", kind="race", repair="a();")

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tiny_vllm.course import load_course_ops, markers
-from tiny_vllm.course.chapter import Chapter, chapter
+from tiny_vllm.course.chapter import Chapter, chapter, chapters
 from tiny_vllm.course.skeletons import RELEASED, WORKED
 from tiny_vllm.device import get_device
 from tiny_vllm.device.source import load_source
 from tiny_vllm.errors import UserError
 from tiny_vllm.grading.commands.release import release
-from tiny_vllm.grading.windows import tokens, windows
+from tiny_vllm.grading.tree import needed
+from tiny_vllm.grading.windows import Window, tokens, windows, worked_windows
 
 PAGE = """# 42 · Sums
 
@@ -200,6 +203,36 @@ def test_a_student_can_work_from_it_alone(tree, tmp_path, course):
         assert checked.returncode == code and f"exercise 42.2  {said}" in checked.stdout, (
             checked.stdout + checked.stderr
         )
+
+
+def test_the_engine_has_its_kernels_in_every_release(tmp_path):
+    """Lines that a region and step_inputs.cu both have, a thread's number, take nothing of it away."""
+    release([chapter(0)], tmp_path / "hw")
+    there = {file.name for file in (tmp_path / "hw" / "kernels").iterdir()}
+    assert {"step_inputs.cu", "fetch.cu", "argmax.cu", "sampling_draw.cu", "token_order.cuh"} <= there
+    model = ["--model", "tests/data/tiny/tiny", "--device", "emulator", "--max-tokens", "1"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "hw")}
+
+    def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tiny_vllm", "generate", *model, *arguments, "hi"]
+        return subprocess.run(command, cwd=tmp_path / "hw", env=env, capture_output=True, text=True, check=False)
+
+    done = generate("--ops", "reference")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "hw" / "work").mkdir()
+    refused = generate("--mine", "work").stderr
+    assert "a release with some of the chapters only; run with --ops reference, without --mine" in refused
+
+
+def test_what_every_release_holds_shows_no_answer():
+    every = chapters()
+    kernels = every[0].folder.parents[1] / "kernels"
+    shown = set[Window]().union(*(windows((kernels / name).read_text("utf-8")) for name in needed(kernels)))
+    for each in every:
+        worked = worked_windows([each])
+        for exercise in set(worked.values()):
+            its = {window for window, id in worked.items() if id == exercise}
+            assert len(its & shown) < len(its) / 4, exercise
 
 
 def test_the_courses_operations_are_not_all_in_a_release(tree, monkeypatch):

@@ -109,6 +109,12 @@ def test_html_without_nbconvert_says_how_to_get_it(page, tmp_path, monkeypatch):
         run(Namespace(chapter=42, out=tmp_path / "slides.html"))
 
 
+def test_another_ending_is_refused(page, tmp_path):
+    with pytest.raises(UserError, match=r"ends neither in \.md nor in \.html; `marp slides\.md --pdf`"):
+        run(Namespace(chapter=42, out=tmp_path / "slides.pdf"))
+    assert not (tmp_path / "slides.pdf").exists()
+
+
 def test_a_page_without_a_slide(page, tmp_path):
     page.write_text("# 42\n", encoding="utf-8")
     with pytest.raises(UserError, match="no cell tagged slide"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tiny_vllm.errors import UserError
-from tiny_vllm.grading.submission import MAX_FILE, submissions
+from tiny_vllm.grading.submission import MAX_FILE, loose, submissions
 
 FILE = "ch42_sums/sums.cu"
 
@@ -112,7 +112,25 @@ def test_links_are_not_followed(tmp_path):
     put(tmp_path / "in", {"ada/hello.txt": "x"})
     (tmp_path / "in" / "ada" / "ch42_sums").symlink_to(secret / "ch42_sums")
     (tmp_path / "in" / "eve").symlink_to(secret)
-    assert read(tmp_path / "in") == {"ada": ""}
+    found = read(tmp_path / "in")
+    assert found.keys() == {"ada", "eve"} and "the answer" not in found.values()
+    assert found["eve"].startswith("eve is a link, which is not followed")
+    assert found["ada"].startswith("ch42_sums is a link")
+
+
+@pytest.mark.parametrize("name", ["ada.tar.gz", "ada.rar", "ada.7z", "ada/work.TGZ"])
+def test_another_packed_file_than_a_zip_is_named(tmp_path, name):
+    put(tmp_path / "in", {name: b"x", f"bob/{FILE}": "b"})
+    found = read(tmp_path / "in")
+    assert found["ada"].startswith(f"{name.rpartition('/')[2]} is packed in another way") and found["bob"] == "b"
+    put(tmp_path, {"all.zip": zipped({"Ada_1_assignsubmission_file_work.rar": b"x"})})
+    assert "packed in another way" in read(tmp_path / "all.zip")["Ada"]
+
+
+def test_what_lies_beside_the_submissions_is_told(tmp_path):
+    put(tmp_path / "in", {f"ada/{FILE}": "a", "bob.cu": "b", "Thumbs.db": b"", "eve.zip": zipped({}), "x.rar": b""})
+    assert loose(tmp_path / "in") == ["bob.cu"] and "bob.cu" not in read(tmp_path / "in")
+    assert loose(tmp_path / "in" / "ada") == loose(tmp_path / "in" / "eve.zip") == []
 
 
 def test_nothing_there(tmp_path):

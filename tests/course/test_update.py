@@ -177,4 +177,4 @@ def test_an_exercise_that_is_no_more_is_kept_in_the_attic(update, student, lectu
 def test_a_folder_without_git(course, tmp_path):
     tree = make_tree(tmp_path / "plain")
     done = course("update", tree=tree, work=tmp_path / "work")
-    assert done.returncode == 2 and "git diff stopped" in done.stderr
+    assert done.returncode == 2 and "this copy of the course is no git clone" in done.stderr

@@ -23,9 +23,14 @@ def load_course_ops(device: Device, config: Any, dtype: Any) -> Ops:
     UserError where the package was installed without its checkout, which is where the chapters are.
     """
     import_chapters()
+    need_all_chapters()
+    return importlib.import_module(LAST_STAGE).PagedAttentionOps(device, config, dtype)
+
+
+def need_all_chapters() -> None:
+    """UserError where the model cannot run on the course's kernels, for want of some chapters."""
     if not (chapters_folder() / LAST_STAGE.split(".")[1]).is_dir():
         raise UserError("this is a release with some of the chapters only; run with --ops reference")
-    return importlib.import_module(LAST_STAGE).PagedAttentionOps(device, config, dtype)
 
 
 def chapters_folder() -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tiny_vllm.course import markers
@@ -23,6 +23,11 @@ class Answer:
     def name(self) -> str:
         """What messages call the file."""
         return f"{self.folder.name}/{self.chapter.name}/{self.exercise.file}"
+
+    @property
+    def can_be_shown(self) -> bool:
+        """Whether this copy of the course has the worked one; a release has none, and a fault has no region."""
+        return self.exercise.kind != "fault" and replace(self, folder=self.chapter.folder.parent).region.solved
 
     @property
     def text(self) -> str:

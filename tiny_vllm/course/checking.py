@@ -58,7 +58,7 @@ def check_exercise(
     if answer.exercise.kind == "fault" and not whole:
         raise UserError(f"exercise {exercise} has no region: answer it with the fault's line, its kind and a repair")
     task = task_of(chapter, exercise)
-    judge = _Judge(task, chapter.name, _expected(task, chapter, twist), _cases(task, seed))
+    judge = _Judge(task, chapter.name, answer.name, _expected(task, chapter, twist), _cases(task, seed))
     solved, python = whole or answer.region.solved, answer.exercise.file.endswith(".py")
     if device != "emulator" or python or not solved:
         orders = orders[:1]
@@ -134,10 +134,11 @@ def _cases(task: Any, seed: int | None) -> list[tuple[Any, Mapping[str, Any]]]:
 
 @dataclass(frozen=True)
 class _Judge:
-    """Compares what children make of the cases with what is expected."""
+    """Compares what children make of the cases with what is expected. file: what messages call the student's."""
 
     task: Any
     chapter: str
+    file: str
     expected: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     cases: Sequence[tuple[Any, Mapping[str, Any]]]
 
@@ -167,7 +168,8 @@ class _Judge:
         fails = {case.group} if wrong or result.error else set()
         if endless or result.kind in _ENDS_THE_CHECK:
             fails = {each.group for each, _ in self.cases}
-        told = result.findings, result.error, result.printed
+        error = f"{result.error} ({self.file})" if result.kind == "OutputError" else result.error
+        told = result.findings, error, result.printed
         return Failure(case.group, str(case), order, wrong, unwritten, *told, frozenset(fails))
 
 

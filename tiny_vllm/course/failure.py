@@ -16,6 +16,7 @@ import numpy as np
 from tiny_vllm.sandbox.runs import Found
 
 _FINDINGS_SHOWN, _ERROR_LINES, _PRINTED_LINES = 3, 4, 10
+_LINE = 1000  # characters of a line of the student's own that are worth a reader's time
 _CAUSES_FIRST = ("barrier", "out of bounds", "uninitialised", "race")  # a race often follows from one of the others
 
 
@@ -157,14 +158,15 @@ def _passed(outcome: Outcome) -> str:
     how = (
         "values only: check mode is the emulator's" if outcome.values_only else " and ".join(outcome.orders) + " order"
     )
-    how = f"{outcome.num_cases} cases" if outcome.python else f"{outcome.device}; {outcome.num_cases} cases, {how}"
+    cases = f"{outcome.num_cases} case{'' if outcome.num_cases == 1 else 's'}"
+    how = cases if outcome.python else f"{outcome.device}; {cases}, {how}"
     return f"exercise {outcome.exercise}  passed  {outcome.name}{points}  ({how})"
 
 
 def _unsolved(failure: Failure) -> str:
     wrong = failure.mismatch
     if wrong is None:
-        return failure.error.partition("\n")[0]
+        return _cut(failure.error.partition("\n")[0])
     unwritten = min(failure.never_written, wrong.total)  # there may be several outputs; the first is shown
     count = f"{unwritten} of {wrong.total} never written" if unwritten else wrong.count
     return f"{wrong.place}   ({count})"
@@ -174,7 +176,7 @@ def _story(outcome: Outcome, failure: Failure) -> Iterator[str]:
     if failure.error:
         lines = failure.error.splitlines()
         first = next((n for n, line in enumerate(lines) if "error:" in line), 0)  # of a compiler's log
-        yield from (f"  {line}" for line in lines[first : first + _ERROR_LINES])
+        yield from (f"  {_cut(line)}" for line in lines[first : first + _ERROR_LINES])
     elif failure.mismatch is None:
         yield "  values: right in this case"
     else:
@@ -190,7 +192,11 @@ def _story(outcome: Outcome, failure: Failure) -> Iterator[str]:
     yield from (f"  {each.text}" for each in sorted(failure.findings, key=_rank)[:_FINDINGS_SHOWN])
     if len(failure.findings) > _FINDINGS_SHOWN:
         yield f"  and {len(failure.findings) - _FINDINGS_SHOWN} more findings"
-    yield from (f"  printed: {line}" for line in failure.printed.splitlines()[:_PRINTED_LINES])
+    yield from (f"  printed: {_cut(line)}" for line in failure.printed.splitlines()[:_PRINTED_LINES])
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LINE else f"{line[:_LINE]} ... ({len(line)} characters)"
 
 
 def _rank(found: Found) -> int:

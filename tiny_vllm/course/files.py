@@ -27,6 +27,8 @@ def read_source(path: Path) -> str:
     name = f"{path.parent.name}/{path.name}"
     if path.is_dir():
         raise UserError(f"{name} is a folder, where a file should be; move it away and start the chapter again")
+    if path.exists() and not path.is_file():  # a pipe would wait for ever
+        raise UserError(f"{name} is no file, but a pipe or a device; move it away and start the chapter again")
     try:
         text = path.read_bytes().decode("utf-8-sig")  # some editors of Windows put a mark in front
     except UnicodeDecodeError as error:
@@ -40,9 +42,16 @@ def read_source(path: Path) -> str:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a file so that a crash leaves the old one or the new one, never half of one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write a file so that a crash leaves the old one or the new one, never half of one.
+
+    UserError for a folder in which nothing can be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        why = error.strerror or error
+        raise UserError(f"{path} cannot be written: {why}; see to the permissions of its folder") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tiny_vllm.cache import expanded
-from tiny_vllm.course import LAST_STAGE, chapters_folder, import_chapters, markers
+from tiny_vllm.course import LAST_STAGE, chapters_folder, import_chapters, markers, need_all_chapters
 from tiny_vllm.course.compose import numbered
 from tiny_vllm.course.files import read_source, write_atomic
 from tiny_vllm.device import library
@@ -29,6 +29,10 @@ def run_mine(folder: str, function: Callable[[], int]) -> int:
     that dies.
     """
     work = Path(expanded(folder)).absolute()
+    try:
+        need_all_chapters()
+    except UserError as error:
+        raise UserError(f"{error}, without --mine") from None
     if not work.is_dir():
         raise UserError(f"--mine {folder}: there is no such folder; `tiny-vllm course start 3` writes work/")
     with tempfile.TemporaryDirectory() as space:

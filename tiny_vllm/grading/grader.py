@@ -131,7 +131,7 @@ def _lay_out(submission: Submission, chapter: Chapter, exercise: Exercise, work:
     skeleton = markers.skeleton(read_source(chapter.folder / exercise.file), python)
     body = submission.bodies(name).get(exercise.id)
     if body is None:
-        raise UserError(submission.problem or f"the marks of exercise {exercise.id} are gone from {exercise.file}")
+        raise UserError(f"the marks of exercise {exercise.id} are gone from {exercise.file}")
     if why := refused(body, python, skeleton):
         raise UserError(f"refused: {why}")
     write_atomic(work / name, markers.fill(skeleton, {exercise.id: body}))
@@ -157,9 +157,16 @@ def _shares(outcome: Outcome) -> list[tuple[str, float, float]]:
 
 def _answer(submission: Submission, exercise: str) -> dict[str, Any]:
     """What work/.course.json says to a find-the-fault exercise. UserError where it says nothing that can be judged."""
+    if STATE not in submission.files:
+        why = f" ({submission.problem})" if submission.problem else f", which holds the answer to exercise {exercise}"
+        raise UserError(f"there is no {STATE} in the submission{why}")
     try:
-        answer = json.loads(submission.files.get(STATE, "{}"))["answers"][exercise]
+        state = json.loads(submission.files[STATE])
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{STATE} of the submission is damaged: {error}") from None
+    try:
+        answer = state["answers"][exercise]
         given = {"line": int(answer["line"]), "kind": str(answer["kind"]), "repair": str(answer["repair"])}
         return given | {"repair_after": bool(answer.get("repair_after"))}
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise UserError(f"{STATE} of the submission holds no answer to exercise {exercise}") from None

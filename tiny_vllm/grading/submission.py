@@ -17,6 +17,7 @@ from tiny_vllm.errors import UserError
 
 MAX_FILE, MAX_ZIP = 256 << 10, 32 << 20  # bytes of a text that is read, of a zip inside a zip
 _MOODLE = re.compile(r"^(.+?)_(\d+)_assignsubmission_file_?.*")
+_PACKED = re.compile(r"(.+?)(\.tar)?\.(zip|tar|tgz|gz|bz2|xz|zst|rar|7z)", re.IGNORECASE)
 _WORK = re.compile(r"ch\d\d_\w+|work")
 _STRAY = re.compile(r"__MACOSX|\.DS_Store|\._.*|__pycache__|\.ipynb_checkpoints|desktop\.ini|Thumbs\.db")
 # Where it lies below the submissions (the first part is the student's), and what opens it as a file of bytes; in place
@@ -56,6 +57,14 @@ def submissions(path: Path, wanted: Iterable[str]) -> list[Submission]:
     return sorted((replace(each, student=names[top]) for top, each in found.items()), key=lambda each: each.student)
 
 
+def loose(path: Path) -> list[str]:
+    """The files that lie beside the submissions in a folder, and are none."""
+    if path.is_file() or _is_work(path):
+        return []
+    names = sorted(child.name for child in path.iterdir() if child.is_file())
+    return [name for name in names if not any(each.fullmatch(name) for each in (_STRAY, _PACKED, _MOODLE))]
+
+
 def _take(submission: Submission, path: str, opened: Callable[[], Any], wanted: Iterable[str]) -> None:
     for name in wanted:
         if f"/{path}".endswith(f"/{name}") and name not in submission.files:
@@ -79,10 +88,21 @@ def _entries(path: Path) -> Iterator[_Entry]:
         raise UserError(f"{path} does not exist; name the folder or the zip of the submissions")
     if path.is_file():
         return _unzipped((path.name,), partial(path.open, "rb"))
-    above = path.parent if any(_WORK.fullmatch(child.name) for child in path.iterdir()) else path
-    files = [file for file in path.rglob("*") if not file.is_symlink()]  # it could lead to somebody else's file
-    opened = [("" if file.is_dir() else partial(file.open, "rb")) for file in files]
-    return _expanded(zip((file.relative_to(above).parts for file in files), opened))
+    above = path.parent if _is_work(path) else path
+    beside = {path / name for name in loose(path)}
+    files = [file for file in path.rglob("*") if file not in beside]
+    return _expanded((file.relative_to(above).parts, _opened(file)) for file in files)
+
+
+def _is_work(path: Path) -> bool:
+    """Whether a folder is one student's, as work/ is."""
+    return any(_WORK.fullmatch(child.name) for child in path.iterdir())
+
+
+def _opened(file: Path) -> Callable[[], Any] | str:
+    if file.is_symlink():  # it could lead to somebody else's file
+        return f"{file.name} is a link, which is not followed; put what it leads to in its place"
+    return "" if file.is_dir() else partial(file.open, "rb")
 
 
 def _expanded(entries: Iterable[_Entry], depth: int = 0) -> Iterator[_Entry]:
@@ -92,7 +112,10 @@ def _expanded(entries: Iterable[_Entry], depth: int = 0) -> Iterator[_Entry]:
             continue
         if _is_zip(path) and not isinstance(opened, str):
             yield from _unzipped(path, opened, depth)
-        elif len(path) > 1 or opened == "" or _MOODLE.match(path[0]):
+        elif (packed := _PACKED.fullmatch(path[-1])) and opened:
+            unread = f"{path[-1]} is packed in another way than a zip is; unpack it into a folder, or ask for a zip"
+            yield path[:-1] or (packed[1],), opened if isinstance(opened, str) else unread
+        elif len(path) > 1 or isinstance(opened, str) or _MOODLE.match(path[0]):
             yield path, opened
 
 

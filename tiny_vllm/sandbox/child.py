@@ -13,6 +13,8 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,8 @@ def _answer(device: Device, work: Path, message: bytes) -> bytes:
     try:
         cases = importlib.import_module(f"chapters.{request['chapter']}.cases")
         task = next(task for task in cases.TASKS if task.exercise == request["exercise"])
-        task.run(device, inputs, outputs)
+        with _filled_whole(device, outputs):
+            task.run(device, inputs, outputs)
         device.synchronize()
     except KernelCheckError as error:
         words["findings"] = [_finding(each) for each in error.findings]
@@ -64,6 +67,37 @@ def _answer(device: Device, work: Path, message: bytes) -> bytes:
     host = {name: device.to_host(array) for name, array in outputs.items()}
     words["never_written"] = {name: int(never_written(array).sum()) for name, array in host.items()}
     return pack(words, host)
+
+
+class OutputError(Exception):
+    """What a student's function gave in place of an output."""
+
+
+@contextmanager
+def _filled_whole(device: Device, outputs: Mapping[str, Any]) -> Iterator[None]:
+    """In this block copy_in into an output names it where the values do not fit: OutputError."""
+    plain = device.copy_in
+
+    def copy_in(target: Any, host: Any) -> None:
+        name = next((name for name, each in outputs.items() if each is target), "")
+        try:
+            plain(target, host)
+        except (TypeError, ValueError):
+            if not name:
+                raise
+            given = f"an array of {host.dtype} of shape {host.shape}" if isinstance(host, np.ndarray) else _called(host)
+            wanted = f"{name} must come out as an array of numbers of shape {tuple(target.shape)}"
+            raise OutputError(f"{wanted}, but is {given}; fill all of it in your lines") from None
+
+    device.copy_in = copy_in  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del device.copy_in
+
+
+def _called(value: Any) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
 
 
 def _output(device: Device, array: np.ndarray) -> Any:
@@ -83,7 +117,7 @@ def _finding(finding: Any) -> dict[str, Any]:
 
 def describe(error: BaseException, work: Path) -> str:
     """One sentence: ours as it is; a student's own exception with its kind and the last line of theirs it came from."""
-    if isinstance(error, (UserError, KernelError)):
+    if isinstance(error, (UserError, KernelError, OutputError)):
         return str(error)[:_TEXT_LIMIT]
     lines = [(each.filename, each.lineno, each.line) for each in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from itertools import zip_longest
+from typing import Any
 
 from tiny_vllm.course import faults, markers
 from tiny_vllm.course.answer import Answer
@@ -13,6 +14,7 @@ from tiny_vllm.course.checking import check_exercise, load_cases
 from tiny_vllm.course.compose import stand_ins
 from tiny_vllm.course.failure import Outcome, report
 from tiny_vllm.course.files import implementation
+from tiny_vllm.course.results import body_of, record, record_fault
 from tiny_vllm.course.skeletons import fingerprint, skeleton_of
 from tiny_vllm.course.state import State, load
 from tiny_vllm.device import get_device
@@ -38,43 +40,49 @@ def run(arguments: argparse.Namespace) -> int:
     chapter, exercise = find(arguments.target)
     get_device(arguments.device)  # or one sentence says why there is none
     whose, state = implementation(arguments.impl), load()
-    _take_answer(arguments, exercise, state)
+    given = _given(arguments, exercise)
     tasks = {task.exercise for task in load_cases(chapter).TASKS}
     passed, notes = True, list[str]()
     for each in [exercise] if exercise else [each for each in chapter.exercises if each.id in tasks]:
         answer = Answer(chapter, each, whose)
-        outcome = _check(answer, arguments.device, state)
+        fault = (given or state.answers.get(each.id)) if each.kind == "fault" else None
+        body = body_of(answer, state)
+        outcome = _check(answer, arguments.device, fault)
         passed = passed and outcome is not None and outcome.passed
         if outcome is None:
             continue
         print(report(outcome), flush=True)
         notes += _stand_ins(answer) if outcome.solved else []
         if whose == state.work:
-            _record(answer, outcome, state)
+            if fault is None:
+                record(state.work, outcome, body)
+            elif kept := record_fault(state.work, outcome, fault, new=given is not None):
+                notes.append(kept)
             notes += _elsewhere(answer, state)
     for note in dict.fromkeys(notes):  # each once, though it may hold for several exercises
         print(f"  {note}")
     return 0 if passed else FAILED
 
 
-def _take_answer(arguments: argparse.Namespace, exercise: Exercise | None, state: State) -> None:
+def _given(arguments: argparse.Namespace, exercise: Exercise | None) -> dict[str, Any] | None:
+    """The answer of a find-the-fault exercise that the command line holds."""
     answer = {"line": arguments.line, "kind": arguments.kind, "repair": arguments.repair}
     if set(answer.values()) == {None} and not arguments.after:
-        return
+        return None
     if exercise is None or exercise.kind != "fault":
         raise UserError("--line, --kind and --repair answer a find-the-fault exercise; give the number of one")
     if None in answer.values():
         raise UserError("an answer has --line, --kind and --repair; give all three")
-    state.answers[exercise.id] = {**answer, "repair_after": arguments.after}
+    return {**answer, "repair_after": arguments.after}
 
 
-def _check(answer: Answer, device: str, state: State) -> Outcome | None:
-    """None for a fault that is not answered yet, which is said."""
+def _check(answer: Answer, device: str, fault: dict[str, Any] | None) -> Outcome | None:
+    """None for a fault that is not answered yet, which is said. fault: the answer to one."""
     chapter, exercise = answer.chapter, answer.exercise
     if exercise.kind != "fault":
         return check_exercise(chapter, exercise.id, answer.folder, device=device)
-    if exercise.id in state.answers:
-        return faults.check_answer(chapter, exercise.id, **state.answers[exercise.id])
+    if fault is not None:
+        return faults.check_answer(chapter, exercise.id, **fault)
     usage = f"tiny-vllm course check {exercise.id} --line N --kind KIND --repair 'TEXT' [--after]"
     print(f"exercise {exercise.id}  not answered yet  {chapter.name}/{exercise.file}\n  {usage}")
     return None
@@ -109,17 +117,3 @@ def _elsewhere(answer: Answer, state: State) -> Iterator[str]:
             where = f"outside the exercises' marks (first at line {number})"
             yield f"{answer.name} differs from the skeleton {where}; only what stands between the marks is checked"
             return
-
-
-def _record(answer: Answer, outcome: Outcome, state: State) -> None:
-    """For `course status`; good until the answer changes."""
-    result = {"score": outcome.score, "max": outcome.max, "passed": outcome.passed, "solved": outcome.solved}
-    state.results[outcome.exercise] = {**result, "body": body_of(answer, state)}
-    state.save()
-
-
-def body_of(answer: Answer, state: State) -> str:
-    """A hash of what stands in the region, or of a fault's answer."""
-    if answer.exercise.kind == "fault":
-        return fingerprint(repr(sorted(state.answers.get(answer.exercise.id, {}).items())))
-    return fingerprint(answer.region.body)

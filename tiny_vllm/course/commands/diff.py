@@ -9,7 +9,7 @@ from dataclasses import replace
 from tiny_vllm.course.answer import Answer
 from tiny_vllm.course.chapter import find
 from tiny_vllm.course.checking import check_exercise
-from tiny_vllm.course.state import load
+from tiny_vllm.course.state import changing, load
 from tiny_vllm.errors import UserError
 
 TARGET = "such as 3.2; or 3 for the whole chapter"
@@ -25,10 +25,12 @@ def run(arguments: argparse.Namespace) -> int:
     asked = [Answer(chapter, each, state.work) for each in wanted if each.kind != "fault"]
     if not asked:
         raise UserError(f"exercise {arguments.target} has no region to compare: it asks for a fault's line and repair")
+    if not all(each.can_be_shown for each in asked):
+        raise UserError("this copy of the course holds no answers; ask who gave it to you")
     unsolved = [each for each in asked if each.exercise.id not in state.give_ups and not _passes(each)]
     if unsolved and arguments.give_up:
-        state.give_ups |= {each.exercise.id: True for each in unsolved}
-        state.save()
+        with changing(state.work) as now:
+            now.give_ups |= {each.exercise.id: True for each in unsolved}
     elif must := [each.exercise.id for each in unsolved if each.exercise.kind != "stretch" or exercise]:
         raise UserError(
             f"exercise {', '.join(must)} is not solved yet: `tiny-vllm course hint {must[0]}` helps; "
@@ -46,8 +48,6 @@ def _passes(answer: Answer) -> bool:
 
 def _diff(answer: Answer) -> str:
     worked, id = replace(answer, folder=answer.chapter.folder.parent).region, answer.exercise.id
-    if not worked.solved:
-        raise UserError("this copy of the course holds no answers; ask who gave it to you")
     yours, ours = answer.region.body.splitlines(), worked.body.splitlines()
     lines = difflib.unified_diff(yours, ours, f"yours, {id}", f"the worked one, {id}", lineterm="", n=99)
     return "\n".join(lines) or f"exercise {id}: yours is the worked one, letter by letter"

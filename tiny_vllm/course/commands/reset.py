@@ -8,7 +8,7 @@ from tiny_vllm.course import markers
 from tiny_vllm.course.answer import Answer, region
 from tiny_vllm.course.chapter import find
 from tiny_vllm.course.skeletons import put, skeleton_of
-from tiny_vllm.course.state import load
+from tiny_vllm.course.state import changing
 from tiny_vllm.errors import UserError
 
 TARGET = "such as 3.2; or 3 for all files of the chapter"
@@ -16,14 +16,13 @@ TARGET = "such as 3.2; or 3 for all files of the chapter"
 
 def run(arguments: argparse.Namespace) -> int:
     chapter, exercise = find(arguments.target)
-    state = load()
     if exercise is not None and exercise.kind == "fault":
         raise UserError(f"exercise {exercise.id} has no file to fill in; answer it again with `tiny-vllm course check`")
-    for file in [exercise.file] if exercise else chapter.files:
-        skeleton = skeleton_of(chapter, file)
-        text = _emptied(Answer(chapter, exercise, state.work), skeleton) if exercise else skeleton
-        print(f"put back {state.work.name}/{chapter.name}/{file}{put(chapter, file, text, skeleton, state)}")
-    state.save()
+    with changing() as state:
+        for file in [exercise.file] if exercise else chapter.files:
+            skeleton = skeleton_of(chapter, file)
+            text = _emptied(Answer(chapter, exercise, state.work), skeleton) if exercise else skeleton
+            print(f"put back {state.work.name}/{chapter.name}/{file}{put(chapter, file, text, skeleton, state)}")
     return 0
 
 

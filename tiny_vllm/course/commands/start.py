@@ -8,7 +8,7 @@ from pathlib import Path
 from tiny_vllm.course.chapter import Chapter, find
 from tiny_vllm.course.files import read_source, work_folder
 from tiny_vllm.course.skeletons import all_of, put, skeleton_of
-from tiny_vllm.course.state import load
+from tiny_vllm.course.state import changing
 from tiny_vllm.errors import UserError
 
 TARGET = "a chapter's number, such as 3"
@@ -34,12 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def start(chapter: Chapter, work: Path) -> list[Path]:
     """Write what is not there yet of a chapter's skeletons and notebook; a file that is there stays as it is."""
-    state, written = load(work), []
-    for file, text in all_of(chapter).items():
-        path = work / chapter.name / file
-        if not path.exists():
-            put(chapter, file, text, text, state)
-            written.append(path)
-    if written:
-        state.save()
+    written, texts = [], all_of(chapter)
+    with changing(work) as state:
+        for file, text in texts.items():
+            path = work / chapter.name / file
+            if not path.exists():
+                put(chapter, file, text, text, state)
+                written.append(path)
     return written

@@ -6,7 +6,7 @@ import argparse
 
 from tiny_vllm.course.answer import Answer
 from tiny_vllm.course.chapter import chapters
-from tiny_vllm.course.commands.check import body_of
+from tiny_vllm.course.results import body_of
 from tiny_vllm.course.state import State, load
 from tiny_vllm.errors import UserError
 

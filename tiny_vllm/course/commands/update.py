@@ -16,12 +16,14 @@ from tiny_vllm.course import chapters_folder, markers
 from tiny_vllm.course.chapter import Chapter, chapters
 from tiny_vllm.course.files import keep, read_source, work_folder, write_atomic
 from tiny_vllm.course.skeletons import all_of, fingerprint, put
-from tiny_vllm.course.state import State, load
+from tiny_vllm.course.state import State, changing
 from tiny_vllm.errors import UserError
 
 
 def run(arguments: argparse.Namespace) -> int:
     root, work = chapters_folder().parent, work_folder()
+    if not (root / ".git").exists():
+        raise UserError("this copy of the course is no git clone, so it cannot be updated; ask who gave it to you")
     for line in (*_rescue(root, work), _pull(root), *put_back(work)):
         print(line, flush=True)
     return 0
@@ -49,16 +51,14 @@ def _pull(root: Path) -> str:
 
 def put_back(work: Path) -> Iterator[str]:
     """Write the new skeletons with the student's regions in them; one line for each file that changed."""
-    state = load(work)
-    for chapter in chapters():
-        for file, new in all_of(chapter).items():
-            known = state.skeletons.get(f"{chapter.name}/{file}")
-            path = work / chapter.name / file
-            if path.is_file() and known != fingerprint(new, file):
-                renew = _renew_notebook if file.endswith(".ipynb") else _renew
-                yield f"{work.name}/{chapter.name}/{file}{renew(chapter, path, new, state)}"
-    if state.skeletons:
-        state.save()
+    with changing(work) as state:
+        for chapter in chapters():
+            for file, new in all_of(chapter).items():
+                known = state.skeletons.get(f"{chapter.name}/{file}")
+                path = work / chapter.name / file
+                if path.is_file() and known != fingerprint(new, file):
+                    renew = _renew_notebook if file.endswith(".ipynb") else _renew
+                    yield f"{work.name}/{chapter.name}/{file}{renew(chapter, path, new, state)}"
 
 
 def _renew(chapter: Chapter, path: Path, new: str, state: State) -> str:

@@ -26,7 +26,9 @@ from tiny_vllm.course.notebook.own_op import OwnOp, own_op
 from tiny_vllm.course.notebook.real_model import TOLERANCE, RealModel, load_model, replaced
 from tiny_vllm.course.notebook.source import difference, excerpt
 from tiny_vllm.course.notebook.trace import run_traced, traced
+from tiny_vllm.course.results import record_fault
 from tiny_vllm.device import get_device
+from tiny_vllm.errors import UserError
 
 __all__ = [
     "answer",
@@ -100,11 +102,10 @@ def predict(id: str, question: str, mine: Any = ...) -> None:
     It is kept, compared by compare(id, value), and never graded.
     """
     lesson = CURRENT.of(id)
-    notes = state.load(lesson.work)
     if mine is not ...:
-        notes.predictions[id] = mine
-        notes.save()
-    typed = notes.predictions.get(id)
+        with state.changing(lesson.work) as notes:
+            notes.predictions[id] = mine
+    typed = state.load(lesson.work).predictions.get(id)
     print(f"{id}  {question}\n     your prediction: {'none yet; type it at mine=' if typed is None else typed}")
 
 
@@ -124,11 +125,12 @@ def answer(exercise: str, line: Any = ..., kind: Any = ..., repair: Any = ..., r
     if ... in (line, kind, repair):
         print(f"exercise {exercise}: not answered yet; put a line, a kind and a repair in place of the dots")
         return
-    notes = state.load(lesson.work)
-    notes.answers[exercise] = {"line": line, "kind": kind, "repair": repair, "repair_after": repair_after}
-    notes.save()
+    if not (isinstance(line, int) and isinstance(kind, str) and isinstance(repair, str)):
+        raise UserError(f"exercise {exercise}: line is a number such as 12, kind and repair are texts in quotes")
+    given = {"line": line, "kind": kind, "repair": repair, "repair_after": repair_after}
     outcome = check_answer(lesson.chapter, exercise, line, kind, repair, repair_after=repair_after)
-    print(f"{exercise}: passed" if outcome.passed else report(outcome))
+    kept = record_fault(lesson.work, outcome, given, new=True)
+    print(f"{exercise}: passed" if outcome.passed else report(outcome), *filter(None, [kept]), sep="\n  ")
 
 
 def show(figure: Any) -> None:

@@ -51,8 +51,8 @@ def write_cell(lesson: Lesson, exercise: str, cell: str, way: Way = Way.ASK) -> 
         keep(path, lesson.work)
     if there.body != body:
         write_atomic(path, markers.fill(text, {exercise: body}))
-    notes.cells[exercise] = body
-    notes.save()
+    with state.changing(lesson.work) as now:
+        now.cells[exercise] = body
     return None
 
 

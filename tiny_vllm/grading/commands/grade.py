@@ -18,7 +18,7 @@ from typing import Any
 from tiny_vllm.course.chapter import Chapter, chapter
 from tiny_vllm.grading import tree, twist
 from tiny_vllm.grading.grader import Grader, Row, nvrtc_installed, wanted
-from tiny_vllm.grading.submission import Submission, submissions
+from tiny_vllm.grading.submission import Submission, loose, submissions
 from tiny_vllm.grading.windows import pairs
 from tiny_vllm.sandbox.limits import cut_network
 
@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("grade", help="grade a folder or a zip of submissions")
     parser.add_argument("submissions", type=Path, help="a folder of folders and zips, or Moodle's zip of all")
     parser.add_argument("--chapters", type=int, nargs="+", required=True, metavar="N")
-    parser.add_argument("--secret-seed", type=int, required=True, metavar="SEED", help="draws shapes and inputs")
+    parser.add_argument("--secret-seed", type=seed, required=True, metavar="SEED", help="draws shapes and inputs")
     parser.add_argument("--twist", type=int, metavar="N", help="the variant that was released")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--csv", type=Path, metavar="FILE")
@@ -36,11 +36,20 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def seed(text: str) -> int:
+    """What --secret-seed takes."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no seed; give a whole number, 0 or larger")
+    return int(text)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Prints a line for each student; writes the rows."""
     chosen = [chapter(number) for number in dict.fromkeys(arguments.chapters)]
     handed_in = submissions(arguments.submissions, wanted(chosen))
     rows, notes = grade(chosen, handed_in, arguments.secret_seed, arguments.twist)
+    beside = loose(arguments.submissions)
+    notes += [f"{name} is nobody's submission; put it into the student's folder" for name in beside]
     totals = totals_of(rows)
     failures = {row.student: f"{row.exercise} {row.first_failure}" for row in reversed(rows) if row.first_failure}
     for student, (score, most) in totals.items():

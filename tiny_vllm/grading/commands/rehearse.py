@@ -21,7 +21,7 @@ from tiny_vllm.course import markers
 from tiny_vllm.course.chapter import Chapter, chapter, tomllib
 from tiny_vllm.course.files import read_source
 from tiny_vllm.course.state import FILE as STATE
-from tiny_vllm.grading.commands.grade import grade, write_csv
+from tiny_vllm.grading.commands.grade import grade, seed, write_csv
 from tiny_vllm.grading.commands.release import release
 from tiny_vllm.grading.grader import Row, graded, wanted
 from tiny_vllm.grading.submission import submissions
@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
     """The options of `rehearse`."""
     parser = commands.add_parser("rehearse", help="release, grade invented submissions, compare with what they deserve")
     parser.add_argument("--chapters", type=int, nargs="+", required=True, metavar="N")
-    parser.add_argument("--secret-seed", type=int, default=1, metavar="SEED")
+    parser.add_argument("--secret-seed", type=seed, default=1, metavar="SEED")
     parser.add_argument("--twist", type=int, metavar="N", help="the published answers are then wrong, too")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="keep the bundle, the submissions and the CSV here")
     parser.set_defaults(run=run)

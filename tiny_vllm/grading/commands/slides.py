@@ -38,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     """UserError where the page has no such cell."""
     chosen, out = chapter(arguments.chapter), arguments.out
     html = out.suffix == ".html"
+    if not html and out.suffix != ".md":
+        raise UserError(f"{out} ends neither in .md nor in .html; `marp slides.md --pdf` makes a PDF of slides.md")
     pictures = "." if html else os.path.relpath(chosen.folder.resolve(), out.resolve().parent)
     deck = slides(read_source(chosen.folder / "README.md"), pictures)
     if not deck:
