@@ -308,7 +308,8 @@ def test_a_worse_answer_of_a_fault_does_not_take_the_place_of_a_better_one(cours
 def test_a_command_keeps_what_another_wrote_meanwhile(course, work, write, monkeypatch):
     """While `check 42` runs, the fault is answered and a hint is asked for."""
     write("42.2", RIGHT)
-    real, asked = check.check_exercise, []
+    real = check.check_exercise
+    asked: list[str] = []
 
     def slow(chapter, exercise, *rest, **more):
         if not asked:
