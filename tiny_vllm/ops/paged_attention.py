@@ -28,11 +28,16 @@ def what_is_missing(device: Device, config: Any, dtype: Any, block_size: int = B
     The architecture is what the files ask for in `requires: sm_80`.
     """
     needs = max(required_capability(load_source(f"{name}.cu")) for name in (DECODE, PREFILL))
-    group = config.num_attention_heads // config.num_key_value_heads
     if device.compute_capability < needs:
         return f"the device is sm_{device.compute_capability}; needed: sm_{needs}"
     if as_dtype(dtype).itemsize != 2:
         return f"the element type is {as_dtype(dtype)}; supported: bfloat16 and float16"
+    return wrong_heads(config, block_size)
+
+
+def wrong_heads(config: Any, block_size: int) -> str:
+    """Which of a model's heads or of the cache's blocks no tensor-core attention here is made for, or ""."""
+    group = config.num_attention_heads // config.num_key_value_heads
     if config.head_dim not in HEAD_DIMS:
         return f"head_dim is {config.head_dim}; supported: {' and '.join(map(str, HEAD_DIMS))}"
     if group > MAX_GROUP:

@@ -16,12 +16,11 @@ from tiny_vllm.device.emulator.limits import opt_in_shared
 from tiny_vllm.device.source import as_dtype, load_source, required_capability
 from tiny_vllm.errors import KernelError
 from tiny_vllm.ops.buffers import Buffers
+from tiny_vllm.ops.paged_attention import BLOCK_SIZE, wrong_heads
 from tiny_vllm.types import Array, KVCache, StepMeta
 
 FILE, NAME = "decode_layers.cu", "decode_layers"
-BLOCK_SIZE = 16  # tokens in a block of the cache: PAGE of decode_layers_shape.cuh, as what follows
-MAX_ROWS, TILE, THREADS, CHUNK, MAX_COLUMNS = 8, 16, 288, 256, 4096
-HEAD_DIMS, MAX_GROUP = (64, 128), 8
+MAX_ROWS, TILE, THREADS, CHUNK, MAX_COLUMNS = 8, 16, 288, 256, 4096  # of decode_layers_shape.cuh
 ROW_BYTES = 2 * 1024 + 64  # of decode_layers_ring.cuh
 STAGE_BYTES, MIN_STAGES, MAX_STAGES = TILE * ROW_BYTES, 4, 6
 MAX_BOUND = 8  # caches, or sets of weights, whose addresses are kept
@@ -35,18 +34,12 @@ def what_is_missing(device: Device, config: Any, dtype: Any, block_size: int = B
     """
     if not _multiprocessors(device):
         return "the emulator runs one block after another; needed: a GPU, where all run at the same time"
-    needs, group = required_capability(load_source(FILE)), config.num_attention_heads // config.num_key_value_heads
+    needs = required_capability(load_source(FILE))
     if device.compute_capability < needs:
         return f"the device is sm_{device.compute_capability}; needed: sm_{needs}"
     if as_dtype(dtype).name != "bfloat16":
         return f"the element type is {as_dtype(dtype)}; supported: bfloat16"
-    if config.head_dim not in HEAD_DIMS:
-        return f"head_dim is {config.head_dim}; supported: {' and '.join(map(str, HEAD_DIMS))}"
-    if group > MAX_GROUP:
-        return f"{group} query heads share a key/value head; supported: up to {MAX_GROUP}"
-    if block_size != BLOCK_SIZE:
-        return f"block_size is {block_size}; supported: {BLOCK_SIZE}"
-    return _wrong_widths(config) or _no_room(device, config)
+    return wrong_heads(config, block_size) or _wrong_widths(config) or _no_room(device, config)
 
 
 def _wrong_widths(config: Any) -> str:
