@@ -14,7 +14,7 @@ extern "C" __global__ void read_bandwidth(const unsigned* x,  // (4 * count,), 1
                                           long long count) {
     const uint4* quads = reinterpret_cast<const uint4*>(x);
     const long long threads = (long long)gridDim.x * blockDim.x;
-    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    long long i = threadIdx.x + (long long)blockIdx.x * blockDim.x;
     unsigned fold = 0;
     for (; i + (IN_FLIGHT - 1) * threads < count; i += IN_FLIGHT * threads) {
         uint4 loaded[IN_FLIGHT];

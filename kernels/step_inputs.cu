@@ -15,7 +15,7 @@ extern "C" __global__ void update_block_tables(int* tables,        // (rows, wid
                                                const int* places,  // (count,): row * width + index, each once
                                                const int* blocks,  // (count,)
                                                int count) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    const int i = threadIdx.x + blockIdx.x * blockDim.x;
     if (i < count) tables[places[i]] = blocks[i];
 }
 

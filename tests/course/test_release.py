@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from tiny_vllm.course import load_course_ops, markers
-from tiny_vllm.course.chapter import Chapter, chapter, chapters
+from tiny_vllm.course.chapter import Chapter, chapter
 from tiny_vllm.course.skeletons import RELEASED, WORKED
 from tiny_vllm.device import get_device
 from tiny_vllm.device.source import load_source
 from tiny_vllm.errors import UserError
 from tiny_vllm.grading.commands.release import release
-from tiny_vllm.grading.tree import needed
-from tiny_vllm.grading.windows import Window, tokens, windows, worked_windows
+from tiny_vllm.grading.windows import tokens, windows
 
 PAGE = """# 42 · Sums
 
@@ -206,7 +205,7 @@ def test_a_student_can_work_from_it_alone(tree, tmp_path, course):
 
 
 def test_the_engine_has_its_kernels_in_every_release(tmp_path):
-    """Lines that a region and step_inputs.cu both have, a thread's number, take nothing of it away."""
+    """They write a thread's number another way round than a region does, so that none is left out as an answer."""
     release([chapter(0)], tmp_path / "hw")
     there = {file.name for file in (tmp_path / "hw" / "kernels").iterdir()}
     assert {"step_inputs.cu", "fetch.cu", "argmax.cu", "sampling_draw.cu", "token_order.cuh"} <= there
@@ -222,17 +221,6 @@ def test_the_engine_has_its_kernels_in_every_release(tmp_path):
     (tmp_path / "hw" / "work").mkdir()
     refused = generate("--mine", "work").stderr
     assert "a release with some of the chapters only; run with --ops reference, without --mine" in refused
-
-
-def test_what_every_release_holds_shows_no_answer():
-    every = chapters()
-    kernels = every[0].folder.parents[1] / "kernels"
-    shown = set[Window]().union(*(windows((kernels / name).read_text("utf-8")) for name in needed(kernels)))
-    for each in every:
-        worked = worked_windows([each])
-        for exercise in set(worked.values()):
-            its = {window for window, id in worked.items() if id == exercise}
-            assert len(its & shown) < len(its) / 4, exercise
 
 
 def test_the_courses_operations_are_not_all_in_a_release(tree, monkeypatch):

@@ -15,7 +15,6 @@ from tiny_vllm.grading.windows import leaks, worked_windows
 
 _CHAPTERS = ("chapters/__init__.py", "chapters/_cases.py", "chapters/_figures.py")
 ENGINE = ("tiny_vllm", "kernels", "pyproject.toml", *_CHAPTERS)
-NEEDED = re.compile(r"(step_inputs|fetch|argmax|sampling_\w+)\.cu")  # by the engine, whatever set of operations runs
 _LECTURERS = shutil.ignore_patterns("mutants", "lecturer", "__pycache__", ".*", "*.pyc", "*.so")
 
 
@@ -56,22 +55,9 @@ def _imported(chapters: Sequence[Chapter]) -> set[str]:
     return found
 
 
-def needed(kernels: Path) -> set[str]:
-    """The files that every bundle holds: NEEDED, and what they include. Their few lines that a region has too, such as
-    the number of a thread in its grid, are no answer."""
-    found: set[str] = set()
-    waiting = [file.name for file in kernels.glob("*.cu") if NEEDED.fullmatch(file.name)]
-    while waiting:
-        name = waiting.pop()
-        if name not in found and (kernels / name).is_file():
-            found.add(name)
-            waiting += re.findall(r'#include "(\w+\.cuh)"', read_source(kernels / name))
-    return found
-
-
 def _leave_out(kernels: Path, chapters: Sequence[Chapter]) -> list[str]:
     """Take away the kernels that show an answer, that run in place of one, or that include such a file."""
-    gone = {file.name for file, _, _ in leaks(kernels, worked_windows(chapters))} - needed(kernels)
+    gone = {file.name for file, _, _ in leaks(kernels, worked_windows(chapters))}
     for file in (chapter.folder / name for chapter in chapters for name in chapter.files if name.endswith(".cu")):
         gone |= set(re.findall(r"\bkernels/(\w+\.cuh?)", read_source(file).partition("\n")[0]))  # in the first line
     texts = {file.name: read_source(file) for file in kernels.glob("*.cu*")}
