@@ -256,8 +256,8 @@ ROPES = [
 def test_inv_freq(rope: RopeConfig, head_dim: int) -> None:
     freq = rope.inv_freq(head_dim)
     assert freq.shape == (head_dim // 2,) and freq.dtype == np.float32
-    # float32's power is off by 2 or 3 units in the last place, as the CPU has it. Where nearly nothing of a frequency is
-    # unscaled, the blend makes factor / (high - low) of that, 11 times here.
+    # float32's power is off by 2 or 3 units in the last place, as the CPU has it. Where nearly nothing of a frequency
+    # is unscaled, the blend makes factor / (high - low) of that, 11 times here.
     np.testing.assert_allclose(freq, exact_inv_freq(rope, head_dim), rtol=4e-6)
 
 
