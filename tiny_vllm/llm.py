@@ -142,8 +142,8 @@ class LLM:
         items = as_list(prompts)
         params = pair_params(len(items), sampling_params)
         requests = [self._engine.make_request(next(self._ids), *each) for each in zip(items, params, strict=True)]
-        with progress_bar(len(requests), use_tqdm) as bar:
-            return self._shared.collect(requests, bar.update)
+        with progress_bar(len(requests), use_tqdm) as advance:
+            return self._shared.collect(requests, advance)
 
     def chat(
         self,

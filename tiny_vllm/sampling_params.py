@@ -15,6 +15,7 @@ MAX_LOGIT_BIASES = 1024
 MAX_STOP_TOKEN_IDS = 128
 MAX_N = 16384  # as in vLLM: each of the n answers is a request of its own
 MAX_SEED = 2**64 - 1
+PLAIN = (int, float, bool, type(None), str, tuple)  # types of values that need no look at what kind of number they are
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            object.__setattr__(self, name, plain_number(value))
+            if type(value) not in PLAIN:
+                object.__setattr__(self, name, plain_number(value))
         self._check_choice()
         self._check_end()
         for name in ("logprobs", "prompt_logprobs"):

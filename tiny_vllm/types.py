@@ -88,6 +88,8 @@ class Request:
     def tokens_between(self, start: int, end: int) -> list[int]:
         """token_ids[start:end], without building the whole list."""
         length = len(self.prompt_token_ids)
+        if end <= length:
+            return self.prompt_token_ids[start:end]
         return self.prompt_token_ids[start:end] + self.output_token_ids[max(start - length, 0) : max(end - length, 0)]
 
 

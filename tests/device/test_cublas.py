@@ -110,6 +110,28 @@ def test_a_status_has_a_name(library):
         cublas.Cublas(stream=1, workspace=2).gemm(x, weight, out)
 
 
+class Tunable(SimpleNamespace):
+    """An array whose first rows are written over before it is tuned."""
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: slice) -> SimpleNamespace:
+        return SimpleNamespace(data=SimpleNamespace(copy_from_device=lambda *source: None), nbytes=0)
+
+
+def test_one_handle_tunes_all_shapes(library):
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_ms=lambda start: 1.0)
+    product = cublas.Cublas(stream=1, workspace=2)
+    with product.tuning(lambda: event):
+        for columns in (8, 16, 8):
+            shapes = (cublas.TUNED_ROWS, 4), (columns, 4), (cublas.TUNED_ROWS, columns)
+            arrays = [np.zeros(shape, np.float32) for shape in shapes]
+            product.gemm(*(Tunable(**vars(on_device(array))) for array in arrays))
+    assert library.calls.count("cublasLtCreate") == 1
+    assert library.calls.count("cublasLtMatmulAlgoGetHeuristic") == 2
+
+
 def test_what_does_not_fit(library):
     gemm = cublas.Cublas(stream=1, workspace=2).gemm
     f32, f16 = np.zeros((4, 8), np.float32), np.zeros((4, 8), np.float16)

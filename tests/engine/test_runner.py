@@ -193,6 +193,18 @@ def test_inputs_stay_where_they_are(device):
     assert len(places) == 1
 
 
+def test_views_are_kept_for_steps_of_the_same_numbers(device, monkeypatch):
+    monkeypatch.setattr("tiny_vllm.engine.step_inputs.KEPT_VIEWS", 2)
+    inputs, seen = StepInputs(device, 20, 4, max_model_len=32, block_size=4), []
+    for count in (1, 2, 2, 3, 1):
+        ids, meta = inputs.lay_out(plan(part("a", 0, range(5, 5 + count), [count])))
+        assert device.to_host(ids).tolist() == list(range(5, 5 + count))
+        assert (meta.query_lens_host, meta.seq_lens_host) == ([count], [count])
+        assert device.to_host(meta.slot_mapping).tolist() == list(range(4 * count, 5 * count))
+        seen.append(ids)
+    assert [seen[1] is seen[2], seen[0] is seen[4]] == [True, False]  # the third kind of step let the others go
+
+
 def _address(array: Any) -> int:
     return array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data
 

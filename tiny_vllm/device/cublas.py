@@ -21,7 +21,9 @@ from tiny_vllm.types import Array
 TUNED_ROWS = 1024  # products of fewer rows have no steady shape
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA advises for Hopper; smaller GPUs use less of it
 
-_TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, np.dtype(ml_dtypes.bfloat16): 14}  # cudaDataType
+_FLOAT32 = np.dtype(np.float32)
+_TYPES = {_FLOAT32: 0, np.dtype(np.float16): 2, np.dtype(ml_dtypes.bfloat16): 14}  # cudaDataType
+_NAMES = {code: dtype.name for dtype, code in _TYPES.items()}
 _OP_N, _OP_T = 0, 1  # cublasOperation_t
 _COMPUTE_32F = 68  # cublasComputeType_t: float32 products and sums for float32 inputs, never TF32
 _DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # cublasMath_t: parts of a split sum are added in float32 too
@@ -46,6 +48,7 @@ class Cublas:
         """stream: a cudaStream_t; workspace: address of WORKSPACE_BYTES of device memory that outlives this object."""
         self._library = _load("cublas")
         self._places = stream, workspace
+        self._lt: CublasLt | None = None  # made when a first shape is tuned, for all of them
         self._tuned: dict[Shape, Plan | None] = {}
         self._event: Event | None = None  # while tuning
         self._gemm = self._library.cublasGemmEx
@@ -65,17 +68,16 @@ class Cublas:
         x and weight have one type: float32, float16 or bfloat16; out has that type or float32. Rows are contiguous
         and may lie apart (column views).
         """
-        m, n = _check(x, weight, out)[0], weight.shape[0]
-        if m == 0 or n == 0:
+        shape = _checked_shape(x, weight, out)
+        if shape.m == 0 or shape.n == 0:
             return
-        if m >= TUNED_ROWS and (self._tuned or self._event):
-            shape = _shape(x, weight, out)
-            if self._event and shape not in self._tuned:
-                self._tuned[shape] = self._tune(shape, x, weight, out, add)
-            if plan := self._tuned.get(shape):
-                plan.run(x.data.ptr, weight.data.ptr, out.data.ptr, add)
-                return
-        self._gemm_ex(x, weight, out, add)
+        if self._event and shape.m >= TUNED_ROWS and shape not in self._tuned:
+            self._tuned[shape] = self._tune(shape, x, weight, out, add)
+        places = x.data.ptr, weight.data.ptr, out.data.ptr
+        if plan := self._tuned.get(shape):
+            plan.run(*places, add)
+        else:
+            self._gemm_ex(shape, *places, add)
 
     @contextmanager
     def tuning(self, event: Event) -> Iterator[None]:
@@ -95,27 +97,28 @@ class Cublas:
         for row in range(0, len(x), len(weight)):  # numbers like those of a step: the power that they take counts
             few = x[row : row + len(weight)]
             few.data.copy_from_device(weight.data, few.nbytes)
-        plans = CublasLt(_load("cublasLt"), *self._places, WORKSPACE_BYTES).plans(shape)
+        self._lt = self._lt or CublasLt(_load("cublasLt"), *self._places, WORKSPACE_BYTES)
+        plans = self._lt.plans(shape)
         places = x.data.ptr, weight.data.ptr, out.data.ptr, add
-        runs: list[Callable[[], None]] = [lambda: self._gemm_ex(x, weight, out, add)]
+        runs: list[Callable[[], None]] = [lambda: self._gemm_ex(shape, *places)]
         runs += [lambda plan=plan: plan.run(*places) for plan in plans]  # type: ignore[misc]
         best = quickest(runs, self._event)
         return plans[best - 1] if best else None
 
-    def _gemm_ex(self, x: Array, weight: Array, out: Array, add: bool) -> None:
-        (m, k), n = x.shape, weight.shape[0]
+    def _gemm_ex(self, s: Shape, x: int, weight: int, out: int, add: bool) -> None:
+        """Launch by cuBLAS's first guess; addresses on the device."""
         # cuBLAS is column-major: it sees the memory of a row-major (R,C) array as its (C,R) transpose. So x is (K,M)
         # to it, weight (K,N) and out (N,M), and out = x @ weight.T reads transposed as
         #     out^T (N,M) = weight (N,K) @ x^T (K,M):  op T of the weight it sees, op N of the x it sees.
         status = self._gemm(
-            self._handle, _OP_T, _OP_N, n, m, k,
-            ctypes.addressof(self._one), weight.data.ptr, _TYPES[weight.dtype], _row_stride(weight),
-            x.data.ptr, _TYPES[x.dtype], _row_stride(x),
-            ctypes.addressof(self._one if add else self._zero), out.data.ptr, _TYPES[out.dtype], _row_stride(out),
+            self._handle, _OP_T, _OP_N, s.n, s.m, s.k,
+            ctypes.addressof(self._one), weight, s.dtype, s.weight_stride, x, s.dtype, s.x_stride,
+            ctypes.addressof(self._one if add else self._zero), out, s.out_dtype, s.out_stride,
             _COMPUTE_32F, _DEFAULT_ALGORITHM,
         )  # fmt: skip
         if status:
-            shapes = f"x {x.shape} {x.dtype}, weight {weight.shape} {weight.dtype}, out {out.shape} {out.dtype}"
+            dtype, out_dtype = _NAMES[s.dtype], _NAMES[s.out_dtype]
+            shapes = f"x {(s.m, s.k)} {dtype}, weight {(s.n, s.k)} {dtype}, out {(s.m, s.n)} {out_dtype}"
             raise KernelError(f"cublasGemmEx: {_STATUS.get(status, status)} ({shapes})")
 
     def _call(self, name: str, *args: Any) -> None:
@@ -123,32 +126,29 @@ class Cublas:
             raise KernelError(f"{name}: {_STATUS.get(status, status)}")
 
 
-def _check(x: Array, weight: Array, out: Array) -> tuple[int, int]:
-    """(M, K), after shapes and types are found to fit."""
-    for name, array in (("x", x), ("weight", weight), ("out", out)):
-        if array.ndim != 2 or array.dtype not in _TYPES:
-            raise TypeError(f"gemm: {name} is {array.dtype} of shape {array.shape}; wanted a float matrix of two axes")
-        if array.shape[0] > 0 and array.shape[1] > 1 and array.strides[1] != array.itemsize:
-            raise TypeError(f"gemm: the rows of {name} are not contiguous (strides {array.strides} bytes); copy it")
-    (m, k), (n, weight_k) = x.shape, weight.shape
-    if weight_k != k or out.shape != (m, n):
+def _checked_shape(x: Array, weight: Array, out: Array) -> Shape:
+    """The product's shape, after shapes and types are found to fit. Each attribute of an array takes its time."""
+    m, k, x_stride, dtype = _matrix("x", x)
+    n, weight_k, weight_stride, weight_dtype = _matrix("weight", weight)
+    *out_shape, out_stride, out_dtype = _matrix("out", out)
+    if weight_k != k or out_shape != [m, n]:
         raise LaunchError(f"gemm: x {x.shape}, weight {weight.shape}, out {out.shape}; wanted (M,K), (N,K) and (M,N)")
-    if weight.dtype != x.dtype or out.dtype not in (x.dtype, np.float32):
+    if weight_dtype != dtype or out_dtype not in (dtype, _TYPES[_FLOAT32]):
         raise TypeError(
             f"gemm: x is {x.dtype}, weight {weight.dtype}, out {out.dtype}; wanted one type, and out of it or float32"
         )
-    return m, k
+    return Shape(m, n, k, x_stride, weight_stride, out_stride, dtype, out_dtype)
 
 
-def _row_stride(array: Array) -> int:
-    """Elements between rows; a lone row may have any stride, and cuBLAS wants at least its length."""
-    return max(array.strides[0] // array.itemsize, array.shape[1], 1)
-
-
-def _shape(x: Array, weight: Array, out: Array) -> Shape:
-    strides = _row_stride(x), _row_stride(weight), _row_stride(out)
-    (m, k), n = x.shape, weight.shape[0]
-    return Shape(m, n, k, *strides, _TYPES[x.dtype], _TYPES[out.dtype])
+def _matrix(name: str, array: Array) -> tuple[int, int, int, int]:
+    """Rows, columns, elements between rows, cudaDataType. A lone row may have any stride; cuBLAS wants its length."""
+    shape, dtype = array.shape, _TYPES.get(array.dtype)
+    if len(shape) != 2 or dtype is None:
+        raise TypeError(f"gemm: {name} is {array.dtype} of shape {shape}; wanted a float matrix of two axes")
+    (rows, columns), (between_rows, between_columns), size = shape, array.strides, array.itemsize
+    if rows > 0 and columns > 1 and between_columns != size:
+        raise TypeError(f"gemm: the rows of {name} are not contiguous (strides {array.strides} bytes); copy it")
+    return rows, columns, max(between_rows // size, columns, 1), dtype
 
 
 def _load(name: str) -> ctypes.CDLL:

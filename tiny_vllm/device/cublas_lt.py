@@ -9,8 +9,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiny_vllm.errors import KernelError
 
@@ -44,8 +43,7 @@ class _Guess(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """out (m,n) = x (m,k) @ weight (n,k) transposed, with elements between rows; cudaDataType of each."""
 
     m: int

@@ -49,6 +49,7 @@ class Drawer:
 
     def __init__(self, runner: Runner, sampler: Sampler, tokenizer: Tokenizer) -> None:
         self._runner, self._sampler, self._tokenizer = runner, sampler, tokenizer
+        self._ahead = sampler if isinstance(sampler, AheadSampler) else None  # looked up once: it takes its time
         self._compute = Logprobs(runner.device, runner.num_rows)
 
     def reset(self) -> None:
@@ -58,12 +59,12 @@ class Drawer:
 
     def draw_ahead(self, plan: StepPlan, logits: Array, requests: list[Request]) -> Draw | None:
         """Launch the draw and wait for nothing; None where the sampler, or a log-probability, needs the host now."""
-        if not isinstance(self._sampler, AheadSampler) or any(r.params.logprobs is not None for r in requests):
+        if self._ahead is None or any(request.params.logprobs is not None for request in requests):
             return None
         if not requests:
             return Draw(plan, [], {})
         out = self._runner.last_ids[: len(requests)]
-        if not self._sampler.sample_ahead(logits, requests, out):
+        if not self._ahead.sample_ahead(logits, requests, out):
             return None
         return Draw(plan, self._runner.device.fetch(out), {})
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import nullcontext
+from functools import lru_cache
 
 import numpy as np
 
 from tiny_vllm.device.base import Device
 from tiny_vllm.engine.decode_graphs import DecodeGraphs, DecodeStep, bucket_sizes
 from tiny_vllm.engine.kv_cache import CacheSize, allocate_cache, bytes_per_token
-from tiny_vllm.engine.step_inputs import StepInputs
+from tiny_vllm.engine.step_inputs import KEPT_VIEWS, StepInputs
 from tiny_vllm.errors import UserError
 from tiny_vllm.models.config import ModelConfig
 from tiny_vllm.models.llama import Llama
@@ -50,6 +51,7 @@ class Runner:
         num_rows = min(size.max_num_seqs, max_num_batched_tokens)  # of logits: one a request, and each has a token
         table = device.asarray(rope_table(config.rope, config.head_dim, size.max_model_len))
         self.buffers = Buffers.allocate(device, config, ops.dtype, max_num_batched_tokens, num_rows, table)
+        self._take = lru_cache(KEPT_VIEWS)(self.buffers.take)
         self.inputs = StepInputs(device, max_num_batched_tokens, size.max_num_seqs, size.max_model_len, size.block_size)
         self._wanted = device.zeros((num_rows,), np.int32)
         self.graphs = DecodeGraphs(device, bucket_sizes(num_rows) if ops.graph_safe and not enforce_eager else [])
@@ -141,7 +143,7 @@ class Runner:
             places.fill(0)
 
     def _run(self, tokens: Array, meta: StepMeta) -> Array:
-        buffers = self.buffers.take(len(tokens), len(meta.logits_indices))
+        buffers = self._take(len(tokens), len(meta.logits_indices))
         return self.model.forward(tokens, self.cache, meta, buffers)
 
 

@@ -36,7 +36,8 @@ class Scheduler:
         max_model_len: int,
         eos_token_ids: Iterable[int] = (),
     ) -> None:
-        self.pool, self.prefix_cache = pool, pool if isinstance(pool, PrefixCache) else None
+        is_on = getattr(pool, "enable_prefix_caching", True)  # one that is switched off need not be asked
+        self.pool, self.prefix_cache = pool, pool if is_on and isinstance(pool, PrefixCache) else None
         self.limits = Limits(max_num_seqs, max_num_batched_tokens, max_model_len, pool.num_free, pool.block_size)
         self.eos_token_ids = frozenset(eos_token_ids)
         self.running: OrderedDict[str, Request] = OrderedDict()

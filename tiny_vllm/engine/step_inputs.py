@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +15,27 @@ from tiny_vllm.engine.int32 import int32_array
 from tiny_vllm.types import IN_FLIGHT, Array, ScheduledRequest, StepMeta, StepPlan
 
 FEW_THREADS, MANY_THREADS = 128, 1024  # of a block, by the longest request of a step
+KEPT_VIEWS = 256  # steps of other numbers whose views are kept
+
+
+@dataclass(frozen=True)
+class Views:
+    """Where a step finds its fields. To make a view takes as long as a launch, and most steps' numbers come again.
+
+    whole: all that is copied in; meta: without the lengths on the host.
+    """
+
+    whole: Array
+    tokens: Array
+    rows: Array
+    places: Array
+    blocks: Array
+    meta: StepMeta
+
+    def of_lengths(self, query_lens: list[int], seq_lens: list[int]) -> StepMeta:
+        """What place() works on, and the forward after it."""
+        last = self.meta.last and replace(self.meta.last, seq_lens_host=seq_lens)
+        return replace(self.meta, query_lens_host=query_lens, seq_lens_host=seq_lens, last=last)
 
 
 class StepInputs:
@@ -37,6 +59,7 @@ class StepInputs:
         self._array = device.zeros((max_num_tokens + 6 * max_num_seqs + 1 + 2 * max_num_seqs * width,), np.int32)
         self._one_a_request = device.asarray(np.arange(max_num_seqs + 1, dtype=np.int32))
         self._positions, self._slots = (device.zeros((max_num_tokens,), np.int32) for _ in range(2))
+        self._views: dict[tuple[int, ...], Views] = {}  # by the numbers of a step
 
     def lay_out(
         self,
@@ -62,18 +85,19 @@ class StepInputs:
         wanted += [end - 1 for end in ends[len(parts) :]]
         rows, places, blocks = self.tables.update(parts)
         rows += [0] * padding
-        tokens = self._token_ids(parts) + [0] * (row_len * padding)
+        tokens = self._token_ids(parts)
+        tokens += [0] * (row_len * padding)
         last, positions = [], []
         if last_only and 2 * len(ends) <= len(tokens):
             last, positions = [end - 1 for end in ends], [max(length - 1, 0) for length in seq_lens]
-        fields = (tokens, [0, *ends], seq_lens, rows, wanted, last, positions, places, blocks)
-        *on_device, places, blocks = self._copy(fields)
-        self._update_tables(places, blocks)
+        views = self._copy((tokens, [0, *ends], seq_lens, rows, wanted, last, positions, places, blocks))
+        self._update_tables(views.places, views.blocks)
         self._last_rows = {part.request_id: row for row, part in enumerate(p for p in parts if p.is_sampled)}
-        meta = self._views(on_device, query_lens, seq_lens)
+        meta = views.of_lengths(query_lens, seq_lens)
+        self._newest = views.tokens, views.rows, meta
         if place:
             self.place()
-        return on_device[0], meta
+        return views.tokens, meta
 
     def place(self) -> None:
         """Launch what the device alone can find out about the step last laid out: tables, places, ids in flight."""
@@ -99,30 +123,33 @@ class StepInputs:
                 tokens[-1] = -1 - self._last_rows[part.request_id]
         return tokens
 
-    def _copy(self, fields: Sequence[list[int]]) -> list[Array]:
-        """Bring the fields to the device, one behind the other; a view of each."""
-        everything: list[int] = []
-        for field in fields:
+    def _copy(self, fields: Sequence[list[int]]) -> Views:
+        """Bring the fields to the device, one behind the other; the first list takes in the others."""
+        views = self._find_views(tuple(map(len, fields)))
+        everything, *others = fields
+        for field in others:
             everything += field
-        self.device.copy_in(self._array[: len(everything)], int32_array(everything))
-        ends = itertools.accumulate(map(len, fields))
-        return [self._array[end - len(field) : end] for field, end in zip(fields, ends)]
+        self.device.copy_in(views.whole, int32_array(everything))
+        return views
 
-    def _views(self, fields: list[Array], query_lens: list[int], seq_lens: list[int]) -> StepMeta:
-        """What place() works on, and the forward after it."""
-        tokens, starts, lengths, rows, wanted, last, last_positions = fields
-        positions, slots = self._positions[: len(tokens)], self._slots[: len(tokens)]
-        table = self.tables.of_step[: len(rows)]
-        meta = StepMeta(positions, slots, starts, lengths, table, wanted, query_lens, seq_lens)
-        if len(last):
-            meta.last = self._last_step(meta, last, last_positions)
-        self._newest = tokens, rows, meta
-        return meta
+    def _find_views(self, counts: tuple[int, ...]) -> Views:
+        """Those of an earlier step, if it had fields of the same lengths."""
+        found = self._views.get(counts)
+        if found is None:
+            if len(self._views) == KEPT_VIEWS:
+                self._views.clear()
+            found = self._views[counts] = self._make_views(counts)
+        return found
 
-    def _last_step(self, meta: StepMeta, rows: Array, positions: Array) -> StepMeta:
-        """The last row of each request as a step of one token a request."""
-        count = len(rows)
-        starts, slots = self._one_a_request[: count + 1], meta.slot_mapping[:count]
-        return StepMeta(
-            positions, slots, starts, meta.seq_lens, meta.block_table, rows, [1] * count, meta.seq_lens_host
-        )
+    def _make_views(self, counts: tuple[int, ...]) -> Views:
+        ends = list(itertools.accumulate(counts))
+        fields = [self._array[end - count : end] for count, end in zip(counts, ends)]
+        tokens, starts, lengths, rows, wanted, last, last_positions, places, blocks = fields
+        num_tokens, num_requests = len(tokens), len(rows)
+        positions, slots = self._positions[:num_tokens], self._slots[:num_tokens]
+        table = self.tables.of_step[:num_requests]
+        meta = StepMeta(positions, slots, starts, lengths, table, wanted, [], [])
+        if len(last):  # the last row of each request as a step of one token a request
+            ones, few_slots = self._one_a_request[: num_requests + 1], slots[:num_requests]
+            meta.last = StepMeta(last_positions, few_slots, ones, lengths, table, last, [1] * num_requests, [])
+        return Views(self._array[: ends[-1]], tokens, rows, places, blocks, meta)

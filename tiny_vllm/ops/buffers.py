@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,14 @@ class Buffers:
         views = {name: getattr(self, name)[:count] for name in ("normed", "attended", "gate_up", "activated")}
         return replace(self, **views, hidden=self.few_hidden[:count], qkv=self.few_q[:count])
 
-    @property
+    @cached_property
     def q(self) -> Array:
         return self.qkv[:, : self.q_columns]
 
-    @property
+    @cached_property
     def k(self) -> Array:
         return self.qkv[:, self.q_columns : self.q_columns + self.kv_columns]
 
-    @property
+    @cached_property
     def v(self) -> Array:
         return self.qkv[:, self.q_columns + self.kv_columns :]
