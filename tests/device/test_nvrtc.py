@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from tiny_vllm.device import nvrtc
-from tiny_vllm.device.source import load_source, required_capability, scalar_options, strip_comments
+from tiny_vllm.device.source import (
+    SCALARS,
+    load_source,
+    only_architecture,
+    required_capability,
+    scalar_options,
+    strip_comments,
+)
 from tiny_vllm.errors import CompileError, DeviceError
 
 ROOT = Path(__file__).parents[2]
@@ -35,15 +42,16 @@ def compiler():
         pytest.skip(str(error))
 
 
-def variants(code: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+def variants(code: str) -> Iterator[tuple[int | str, tuple[str, ...]]]:
     """(architecture, options) of all compilations of a source; what a file does not use is not varied.
 
-    What a line `requires: sm_80, 16-bit SCALAR` leaves out is not compiled.
+    What a line `requires: sm_80, 16-bit SCALAR` leaves out is not compiled; `requires: sm_90a` leaves "90a" alone.
     """
     types: tuple[Any, ...] = TYPES if re.search(r"\bSCALAR\b", strip_comments(code)) else TYPES[:1]
     if re.search(r"\brequires:.*\b16-bit SCALAR", code):
         types = types[1:]
-    architectures = [each for each in ARCHITECTURES if each >= required_capability(code)]
+    only = only_architecture(code)
+    architectures = [only] if only else [each for each in ARCHITECTURES if each >= required_capability(code)]
     for dtype in types:
         for architecture in architectures:
             yield architecture, (*scalar_options(dtype), "-DHEAD_DIM=64")
@@ -71,15 +79,18 @@ def test_there_are_kernels_to_compile():
 
 
 def test_what_a_file_requires_is_honoured():
-    def compiled(text: str) -> set[tuple[int, str]]:
+    def compiled(text: str) -> set[tuple[int | str, str]]:
         return {(architecture, options[0]) for architecture, options in variants(text)}
 
     everything = compiled("scalar_t SCALAR;")
     assert len(everything) == 9
     assert len(compiled("// requires: sm_80\nSCALAR")) == 6
     assert compiled("// requires: sm_80, 16-bit SCALAR\nSCALAR") == {
-        each for each in everything if each[0] >= 80 and each[1] != "-DSCALAR=float"
+        each for each in everything if each[0] != 75 and each[1] != "-DSCALAR=float"
     }
+    assert compiled("// requires: sm_90a\nSCALAR") == {("90a", f"-DSCALAR={each}") for each in SCALARS.values()}
+    heads = [options[-1] for _, options in variants("// requires: sm_90a\nHEAD_DIM")]
+    assert heads == ["-DHEAD_DIM=64", "-DHEAD_DIM=128"]
     assert {a for a, _ in compiled(load_source("paged_prefill.cu", OVERLAY))} == {80, 90}
 
 
@@ -132,6 +143,13 @@ def test_what_only_a_host_compiler_knows_is_refused(body: str):
 def test_the_same_in_cuda_is_taken():
     code = "#include <math_constants.h>\n__global__ void k(float* x) { x[0] = fmaxf(CUDART_INF_F, x[1]); }"
     assert nvrtc.compile_cuda(code).cubin_bytes > 0
+
+
+def test_instructions_of_one_architecture_alone():
+    code = '__global__ void k() { asm volatile("wgmma.fence.sync.aligned;"); }'
+    assert nvrtc.compile_cuda(code, architecture="90a").kernels
+    with pytest.raises(CompileError, match=r"wgmma\.fence' not supported on \.target 'sm_90'"):
+        nvrtc.compile_cuda(code, architecture=90)
 
 
 def test_an_unknown_architecture_or_option():

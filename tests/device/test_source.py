@@ -157,6 +157,28 @@ def test_required_capability(text, expected):
     assert source.required_capability(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "only", "runs"),
+    [
+        ("", None, [75, 80, 86, 90, 100]),
+        ("// requires: sm_80", None, [80, 86, 90, 100]),
+        ("// requires: sm_80, 16-bit SCALAR\n// requires: sm_90", None, [90, 100]),
+        ("// requires: sm_90a; HEAD_DIM 64", "90a", [90]),
+        ("// requires: sm_90a\n// requires: sm_80", "90a", [90]),
+        ("// requires: sm_90a\n// requires: sm_100", "90a", []),
+    ],
+)
+def test_which_devices_run_a_source(text, only, runs):
+    assert source.only_architecture(text) == only
+    assert [each for each in (75, 80, 86, 90, 100) if source.runs_on(text, each)] == runs
+
+
+def test_the_name_of_a_source(tmp_path):
+    (tmp_path / "a.cu").write_text("int a;\n")
+    assert source.source_label(source.load_source("a.cu", [tmp_path])) == f"{tmp_path.name}/a.cu"
+    assert source.source_label('int a;\n#line 1 "b.cu"') == "this source"
+
+
 def test_a_mark_in_front_and_a_text_that_is_no_utf8(tmp_path):
     (tmp_path / "a.cu").write_bytes(b"\xef\xbb\xbfint a;\n")
     (tmp_path / "b.cu").write_bytes(b"// \xff\n")

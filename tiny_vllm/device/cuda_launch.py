@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tiny_vllm.device.base import Dim
+from tiny_vllm.device.cuda_cubin import cubin_file
 from tiny_vllm.device.cuda_driver import COOPERATIVE, FIRST_DRIVER, PROGRAMMATIC, launch_with
 from tiny_vllm.device.cupy_setup import import_cupy
 from tiny_vllm.device.signature import Signature, parse_parameters
-from tiny_vllm.device.source import COMMON_OPTIONS
-from tiny_vllm.errors import CompileError, LaunchError, UserError
+from tiny_vllm.device.source import COMMON_OPTIONS, only_architecture, runs_on, source_label
+from tiny_vllm.errors import CompileError, DeviceError, LaunchError, UserError
 
 cupy = import_cupy()
 runtime = cupy.cuda.runtime
@@ -26,6 +27,8 @@ class Owner(Protocol):
 
     @property
     def stream(self) -> Any: ...
+    @property
+    def description(self) -> str: ...
     @property
     def compute_capability(self) -> int: ...
     def hold(self, arguments: tuple[Any, ...]) -> None: ...
@@ -112,6 +115,8 @@ def compile_kernel(
     device: Owner, code: str, name: str, options: tuple[str, ...], settings: dict[str, Any]
 ) -> CudaKernel:
     """settings: those of cupy.RawKernel, such as enable_cooperative_groups."""
+    if only_architecture(code):
+        return compile_module(device, code, options, settings).get_function(name)
     signature = Signature(name, parse_parameters(code, name, options), cupy.ndarray)
     raw = cupy.RawKernel(code, name, (*COMMON_OPTIONS, *_line_info(), *options), **_settings(settings))
     _compile(lambda: raw.kernel)
@@ -120,9 +125,30 @@ def compile_kernel(
 
 def compile_module(device: Owner, code: str, options: tuple[str, ...], settings: dict[str, Any]) -> CudaModule:
     """settings: those of cupy.RawModule, such as name_expressions."""
-    raw = cupy.RawModule(code=code, options=(*COMMON_OPTIONS, *_line_info(), *options), **_settings(settings))
+    flags, settings = (*COMMON_OPTIONS, *_line_info(), *options), _settings(settings)
+    if architecture := only_architecture(code):
+        raw = _module_of_one_architecture(device, code, architecture, flags, settings)
+    else:
+        raw = cupy.RawModule(code=code, options=flags, **settings)
     _compile(lambda: raw.module)
     return CudaModule(device, raw, code, options)
+
+
+def _module_of_one_architecture(
+    device: Owner, code: str, architecture: str, flags: tuple[str, ...], settings: dict[str, Any]
+) -> Any:
+    """The cupy.RawModule of a source with a line such as `requires: sm_90a`."""
+    if not runs_on(code, device.compute_capability):
+        raise DeviceError(
+            f"{source_label(code)} requires sm_{architecture} and runs on no other architecture; {device.description} "
+            f"is sm_{device.compute_capability}: launch the kernel that stands in for it there"
+        )
+    if other := settings.keys() - {"enable_cooperative_groups"}:
+        raise UserError(
+            f"{source_label(code)} requires sm_{architecture}, where {', '.join(sorted(other))} cannot be given: leave "
+            'it out, and make the kernels extern "C"'
+        )
+    return cupy.RawModule(path=str(cubin_file(code, architecture, flags)), **settings)
 
 
 def _line_info() -> tuple[str, ...]:

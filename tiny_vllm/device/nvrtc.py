@@ -38,10 +38,12 @@ class Report:
     kernels: dict[str, KernelUsage] = field(default_factory=dict)
 
 
-def compile_cuda(code: str, name: str = "kernel.cu", architecture: int = 80, options: tuple[str, ...] = ()) -> Report:
-    """Compile for sm_<architecture>. Raises CompileError with the log; name is the file in it unless #line says other.
+def compile_cuda(
+    code: str, name: str = "kernel.cu", architecture: int | str = 80, options: tuple[str, ...] = ()
+) -> Report:
+    """Compile for sm_<architecture>, 80 or "90a"; name is the file in messages unless #line says other.
 
-    Raises DeviceError when NVRTC is not installed.
+    Raises CompileError with the log, DeviceError when NVRTC is not installed.
     """
     nvrtc, includes = _load()
     flags = [f"-arch=sm_{architecture}", *(f"-I{folder}" for folder in includes), "--ptxas-options=-v"]

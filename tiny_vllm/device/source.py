@@ -38,6 +38,8 @@ _COMMENT_OR_STRING = re.compile(
 )
 _UNSOLVED = re.compile(r"// EXERCISE-BEGIN (\d+\.\d+)[^\n]*\n(?:[ \t]*(?://[^\n]*)?\n)*?[ \t]*// EXERCISE-END \1")
 _REQUIRES = re.compile(r"\brequires:\s*sm_(\d+)")
+_REQUIRES_ALONE = re.compile(r"\brequires:\s*sm_(\d+a)\b")
+_FIRST_LINE = re.compile(r'#line 1 "([^"\n]+)"')
 
 
 def checkout_root() -> Path | None:
@@ -100,6 +102,27 @@ def as_dtype(dtype: Any) -> np.dtype:
 def required_capability(text: str) -> int:
     """The lowest compute capability that a source asks for in a line `requires: sm_80`; 75 when it does not say."""
     return max(map(int, _REQUIRES.findall(text)), default=75)
+
+
+def only_architecture(text: str) -> str | None:
+    """The one architecture that a source compiles for: "90a" by a line `requires: sm_90a`, None without such a line.
+
+    Its instructions are in code for sm_90a alone: not in code for sm_90, and not on any newer GPU.
+    """
+    found = _REQUIRES_ALONE.search(text)
+    return found[1] if found else None
+
+
+def runs_on(text: str, compute_capability: int) -> bool:
+    """Whether a device can run a source: at least what it requires, and exactly 90 for `requires: sm_90a`."""
+    only = only_architecture(text)
+    return compute_capability >= required_capability(text) and only in (None, f"{compute_capability}a")
+
+
+def source_label(text: str) -> str:
+    """What messages call a text of load_source: "kernels/rms_norm.cu"; "this source" for any other text."""
+    found = _FIRST_LINE.match(text)
+    return found[1] if found else "this source"
 
 
 def strip_comments(text: str) -> str:

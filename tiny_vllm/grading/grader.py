@@ -22,7 +22,7 @@ from tiny_vllm.course.failure import report
 from tiny_vllm.course.files import read_source, write_atomic
 from tiny_vllm.course.state import FILE as STATE
 from tiny_vllm.device.nvrtc import compile_cuda
-from tiny_vllm.device.source import load_source, required_capability, scalar_options
+from tiny_vllm.device.source import load_source, only_architecture, required_capability, scalar_options
 from tiny_vllm.errors import CompileError, DeviceError, UserError
 from tiny_vllm.grading.refusals import refused, refused_cuda
 from tiny_vllm.grading.submission import Submission
@@ -91,7 +91,8 @@ class Grader:
             compose.compose(chapter, work, exercise.id, Path(name))
             text = load_source(f"{chapter.name}/{exercise.file}", (Path(name), self.tree / "kernels"))
             try:
-                compile_cuda(text, exercise.file, required_capability(text), scalar_options(np.float32))
+                architecture = only_architecture(text) or required_capability(text)
+                compile_cuda(text, exercise.file, architecture, scalar_options(np.float32))
             except CompileError as error:
                 lines = str(error).splitlines()
                 raise UserError(
