@@ -4,6 +4,7 @@
 namespace emulator {
 
 static void reset_barrier();
+static void (*block_ends)();  // what an instruction's twin asks of a block whose threads have returned; null: nothing
 
 EMULATOR_MACHINE static void run_block() {
     num_alive = num_threads;
@@ -20,6 +21,7 @@ EMULATOR_MACHINE static void run_block() {
     for (int i = (int)num_threads - 1; i >= 0; i--) free_stacks[num_free_stacks++] = i;
     check_block_begins(num_threads);
     switch_to(&main_sp, reverse_order ? num_threads - 1 : 0);
+    if (block_ends) block_ends();
     check_block_ends();
 }
 

@@ -11,12 +11,22 @@
 
 namespace emulator {
 
-// ---- shared memory as 32-bit addresses: dynamic from 0 on, static above it
+// ---- shared memory as 32-bit addresses: dynamic from 0 on, static up to kStaticEnd
 
-constexpr unsigned kStaticAddress = 1u << 20;
+constexpr unsigned kStaticEnd = 1u << 20;
+
+static inline unsigned static_address() {
+    return kStaticEnd - (unsigned)(shared_end - shared_begin + 1023) / 1024 * 1024;
+}
+
+static inline unsigned address_of(const void* p) {
+    const char* at = (const char*)p;
+    bool dynamic = at >= dynamic_shared && at < dynamic_shared + kMaxDynamicShared;
+    return (unsigned)(dynamic ? at - dynamic_shared : at - shared_begin + static_address());
+}
 
 static inline char* shared_pointer(unsigned address) {
-    return address < kStaticAddress ? dynamic_shared + address : shared_begin + (address - kStaticAddress);
+    return address < static_address() ? dynamic_shared + address : shared_begin + (address - static_address());
 }
 
 [[noreturn]] static void refuse(Reason reason, const char* instruction, const char* what) {
@@ -38,6 +48,16 @@ struct Copy {
     const void* from;  // null: zeros
 };
 
+// The last copy to 16 bytes of shared memory, and how often its thread had announced its writes to wgmma by then.
+struct Landing {
+    uint64_t block;
+    unsigned thread, announced;
+};
+
+constexpr unsigned kMaxLandings = (1u << 18) / 16;
+static Landing landings[kMaxLandings];  // by the lower 18 bits of the address
+static unsigned announced[kMaxThreads];
+
 struct CopyQueue {
     uint64_t block;  // whose copies these are; another block finds the queue empty
     unsigned begun, num_groups;
@@ -50,6 +70,7 @@ struct CopyQueue {
             check_pause(true);
             if (copies[i].from) memcpy(copies[i].to, copies[i].from, 16);
             else memset(copies[i].to, 0, 16);
+            landings[address_of(copies[i].to) / 16 % kMaxLandings] = {blocks_begun, current, announced[current]};
             check_pause(false);
             check_copy_lands(copies[i].to, 16);
         }
@@ -142,11 +163,7 @@ static void multiply(unsigned w) {
 
 }  // namespace emulator
 
-static inline unsigned shared_address(const void* p) {
-    const char* at = (const char*)p;
-    bool dynamic = at >= emulator::dynamic_shared && at < emulator::dynamic_shared + emulator::kMaxDynamicShared;
-    return (unsigned)(dynamic ? at - emulator::dynamic_shared : at - emulator::shared_begin + emulator::kStaticAddress);
-}
+static inline unsigned shared_address(const void* p) { return emulator::address_of(p); }
 
 static inline void cp_async_16(unsigned to, const void* from, bool valid) {
     emulator::check_aligned("cp.async", to);
