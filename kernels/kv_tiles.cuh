@@ -1,69 +1,81 @@
 // kernels/kv_tiles.cuh: keys and values on their way from the pages of the cache into shared memory, a tile ahead.
 //
-// A tile is KEYS keys, then their KEYS values, a row of HEAD_DIM elements each. Two tiles have a place in shared
-// memory: while the block computes with one, cp.async fills the other. The pages are looked up one tile before that.
-// ldmatrix reads the same 16-byte chunk of eight rows at once, and rows of 128 or 256 bytes would put the eight into
-// the same banks; so chunk c of row r lies at place c ^ (r % 8) of its row (a swizzle). Steps of 8 rows leave r % 8
-// alone, and a step of s chunks from an even one is address ^ (16 * s): walking costs one instruction.
+// A tile is KEYS keys, then their KEYS values, a row of HEAD_DIM elements each. SLOTS tiles have a place in shared
+// memory: while the block computes with one, cp.async fills the next. The pages are looked up one tile before that.
+// Tensor cores read the same 16-byte chunk of eight rows at once, and rows of 128 bytes would put the eight into the
+// same banks; so chunk c of row r lies at place c ^ (r % 8) of its row (a swizzle). Steps of 8 rows leave r % 8 alone,
+// and a step of s chunks from an even one is address ^ (16 * s): walking costs one instruction. A place is PLACE_BYTES
+// long: what a longer row has beyond that lies behind the first parts of all rows. The file that includes this says
+// KEYS, SLOTS, PLACE_BYTES, THREADS of the block, FETCHERS, how many of them fetch, and what a thread does between its
+// writes to shared memory and the barrier, shared_is_written().
 #pragma once
 #include "dtype.cuh"
 #include "ptx.cuh"
 
-constexpr int PAGE = 16;                        // tokens in a block of the cache
-constexpr int KEYS = HEAD_DIM == 64 ? 64 : 32;  // by the registers that a fully unrolled tile needs
-constexpr int THREADS = 128;                    // of the block that fetches
-constexpr int CHUNKS = HEAD_DIM / 8;            // in a row
-constexpr int PAGES = KEYS / PAGE;              // of a tile
+constexpr int PAGE = 16;              // tokens in a block of the cache
+constexpr int CHUNKS = HEAD_DIM / 8;  // in a row
 constexpr int ROW_BYTES = HEAD_DIM * 2;
+constexpr int PLACE_CHUNKS = PLACE_BYTES / 16;
 constexpr int KEYS_BYTES = KEYS * ROW_BYTES, TILE_BYTES = 2 * KEYS_BYTES;
-constexpr int COPIES = KEYS * CHUNKS / THREADS;  // of keys, by one thread for one tile
-constexpr int KEYS_A_COPY = THREADS / CHUNKS;    // that all threads copy together
-static_assert(KEYS % PAGE == 0 && KEYS * CHUNKS % THREADS == 0 && KEYS_A_COPY % 8 == 0, "whole chunks for each thread");
+constexpr int COPIES = KEYS * CHUNKS / FETCHERS;                     // of keys, by one thread for one tile
+constexpr int KEYS_A_COPY = FETCHERS / CHUNKS;                       // that all fetchers copy together
+constexpr int STRIDE = KEYS_A_COPY > PAGE ? KEYS_A_COPY / PAGE : 1;  // of the pages that one thread copies from
+constexpr int PAGES = KEYS / PAGE / STRIDE;                          // of them in a tile
+static_assert(HEAD_DIM % 64 == 0, "the swizzle permutes 8 chunks");
+static_assert(KEYS % PAGE == 0 && KEYS * CHUNKS % FETCHERS == 0 && KEYS_A_COPY % 8 == 0,
+              "whole chunks for each thread");
+static_assert(KEYS_A_COPY % PAGE == 0 || PAGE % KEYS_A_COPY == 0, "a thread knows its place in every page");
 static_assert(sizeof(scalar_t) == 2, "a chunk of 16 bytes is 8 elements");
 
-__device__ __forceinline__ unsigned swizzled(int row, int chunk) { return row * ROW_BYTES + (chunk ^ (row % 8)) * 16; }
+// Where a chunk of a row lies among ROWS rows in shared memory.
+template <int ROWS>
+__device__ __forceinline__ unsigned place(int row, int chunk) {
+    const unsigned panel = chunk / PLACE_CHUNKS * (ROWS * PLACE_BYTES);
+    return panel + row * PLACE_BYTES + (chunk % PLACE_CHUNKS ^ row % 8) * 16;
+}
 
-// One thread's share of the tiles: one chunk of the keys `first`, first + KEYS_A_COPY, ... and of their values.
+// Rows are read 16 elements at a time: the address of the d-th, where `at` is that of the first.
+template <int ROWS>
+__device__ __forceinline__ unsigned further(unsigned at, int d) {
+    return (at ^ d * 2 % PLACE_CHUNKS * 16) + d * 2 / PLACE_CHUNKS * (ROWS * PLACE_BYTES);
+}
+
+// One thread's share of the tiles: one chunk of the keys `first`, first + KEYS_A_COPY, ... and of their values. Held
+// are the kernel's own arguments, which need no registers, and little more.
 struct KvTiles {
-    const char* kv;        // the cache at this key/value head and the thread's place in a page
-    const int* table;      // the request's pages, in order
-    unsigned page_stride;  // bytes from one page of the cache to the next
-    unsigned to;           // where the thread's first chunk goes in shared memory, in tile 0
-    int seq_len;           // of the request
-    int left;              // keys from the thread's first one on
+    const scalar_t* cache;  // (num_pages, num_kv_heads, 2, PAGE, HEAD_DIM)
+    const int* tables;      // (num_requests, table_width)
+    int table_width, num_kv_heads, request, seq_len;
+    unsigned tiles;        // where tile 0 lies in shared memory
     int page[PAGES] = {};  // of the tile to fetch next
-
-    __device__ __forceinline__ KvTiles(const scalar_t* cache, const int* table, int seq_len, int kv_head,
-                                       int num_kv_heads, unsigned tiles)
-        : table(table), seq_len(seq_len) {
-        const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS;
-        left = seq_len - first;
-        page_stride = num_kv_heads * 2 * PAGE * ROW_BYTES;
-        kv = reinterpret_cast<const char*>(cache) + (kv_head * 2 * PAGE + first % PAGE) * ROW_BYTES + chunk * 16;
-        to = tiles + swizzled(first, chunk);
-    }
 
     // The last tile may have fewer pages than others; behind them the table may end.
     __device__ __forceinline__ void look_up(int tile) {
-        const int* next = table + tile * (KEYS / PAGE);
+        const int* next = tables + (size_t)request * table_width + tile * (KEYS / PAGE);
+        const int first = STRIDE > 1 ? threadIdx.x / CHUNKS / PAGE : 0;
+        if (THREADS > FETCHERS && threadIdx.x >= FETCHERS) return;
         if ((tile + 1) * KEYS <= seq_len) {
 #pragma unroll
-            for (int i = 0; i < PAGES; i++) page[i] = __ldg(next + i);
+            for (int i = 0; i < PAGES; i++) page[i] = __ldg(next + first + i * STRIDE);
         } else if (tile * KEYS < seq_len) {
             const int last = (seq_len - 1) / PAGE - tile * (KEYS / PAGE);
 #pragma unroll
-            for (int i = 0; i < PAGES; i++) page[i] = __ldg(next + min(i, last));
+            for (int i = 0; i < PAGES; i++) page[i] = __ldg(next + min(first + i * STRIDE, last));
         }
     }
 
     // Keys from seq_len on become zeros, and so do their values: a weight of 0 times whatever lay there must be 0.
     __device__ __forceinline__ void fetch(int tile) {
+        const int first = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+        const unsigned slot = tiles + tile % SLOTS * TILE_BYTES + place<KEYS>(first, chunk);
+        const int row = blockIdx.x * 2 * PAGE + first % PAGE;  // of a page; blockIdx.x is the key/value head
+        const char* mine = reinterpret_cast<const char*>(cache) + row * ROW_BYTES + chunk * 16;
 #pragma unroll
-        for (int i = 0; i < COPIES; i++) {
-            const bool valid = tile * KEYS + i * KEYS_A_COPY < left;
-            const char* from =
-                kv + (size_t)(unsigned)page[i * KEYS_A_COPY / PAGE] * page_stride + i * KEYS_A_COPY % PAGE * ROW_BYTES;
-            const unsigned there = to + tile % 2 * TILE_BYTES + i * KEYS_A_COPY * ROW_BYTES;
+        for (int i = 0; i < COPIES && (THREADS == FETCHERS || threadIdx.x < FETCHERS); i++) {
+            const unsigned at = page[i * KEYS_A_COPY / PAGE / STRIDE], page_bytes = num_kv_heads * 2 * PAGE * ROW_BYTES;
+            const bool valid = tile * KEYS + i * KEYS_A_COPY + first < seq_len;
+            const char* from = mine + (size_t)at * page_bytes + i * KEYS_A_COPY % PAGE * ROW_BYTES;
+            const unsigned there = slot + i * KEYS_A_COPY * PLACE_BYTES;
             cp_async_16(there, from, valid);
             cp_async_16(there + KEYS_BYTES, from + PAGE * ROW_BYTES, valid);
         }
@@ -77,9 +89,10 @@ struct KvTiles {
         look_up(1);
     }
 
-    // Wait until tile j is there for all threads, and all are done with tile j - 1; fetch the next of `count` over it.
+    // Wait until tile j is there for all threads, and all are done with tile j - SLOTS + 1; fetch the next of `count`.
     __device__ __forceinline__ void next(int j, int count) {
         cp_async_wait<0>();
+        shared_is_written();
         __syncthreads();
         if (j + 1 < count) fetch(j + 1);
         look_up(j + 2);

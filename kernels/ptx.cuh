@@ -1,4 +1,5 @@
-// kernels/ptx.cuh: the inline PTX of this project, all of it: the few instructions that CUDA C has no words for.
+// kernels/ptx.cuh: the inline PTX of this project: the few instructions that CUDA C has no words for. What only Hopper
+// has is in sm90.cuh and wgmma.cuh.
 //
 // requires: sm_80
 //
@@ -122,4 +123,19 @@ template <>
 __device__ __forceinline__ unsigned pack<__half>(float low, float high) {
     __half2 pair = __floats2half2_rn(low, high);
     return *reinterpret_cast<unsigned*>(&pair);
+}
+
+// The sum of a pair, in float.
+template <class T>
+__device__ __forceinline__ float sum_of(unsigned pair);
+
+template <>
+__device__ __forceinline__ float sum_of<__nv_bfloat16>(unsigned pair) {  // the upper half of a float's bits
+    return __uint_as_float(pair << 16) + __uint_as_float(pair & 0xFFFF0000u);
+}
+
+template <>
+__device__ __forceinline__ float sum_of<__half>(unsigned pair) {
+    const __half2 both = *reinterpret_cast<const __half2*>(&pair);
+    return __low2float(both) + __high2float(both);
 }

@@ -14,11 +14,11 @@
 #pragma once
 #include "kv_tiles.cuh"
 
-constexpr int WARP_ROWS = 32, DIM_STEPS = HEAD_DIM / 16, DIM_TILES = HEAD_DIM / 8, KEY_STEPS = KEYS / 16;
-constexpr bool KEEP_Q = HEAD_DIM == 64;   // in registers for all tiles; larger heads are read again
+constexpr int WARP_ROWS = 32, DIM_STEPS = HEAD_DIM / 16, DIM_TILES = HEAD_DIM / 8, PIECE = 16, PIECES = KEYS / PIECE;
+constexpr bool KEEP_Q = HEAD_DIM == 64;  // in registers for all tiles; larger heads are read again
+constexpr int UNROLLED = KEEP_Q ? PIECES : 1;
 constexpr float MINUS_INFINITY = -1e30f;  // finite: minus itself it is 0, where -inf - -inf is NaN
 constexpr float SUM_LIMIT = 1.8e19f;      // 2^64
-static_assert(HEAD_DIM % 64 == 0, "the swizzle permutes 8 chunks");
 
 // A warp's 32 rows, as two operands of 16. Index r = 0..3 is row 8r + g: half r % 2 of operand r / 2.
 struct WarpRows {
@@ -50,8 +50,8 @@ struct WarpRows {
             }
     }
     __device__ __forceinline__ void load_q(int d) {
-        ldmatrix_x4(q[d][0], q_at ^ (d * 32));
-        ldmatrix_x4(q[d][1], (q_at + 16 * ROW_BYTES) ^ (d * 32));
+        ldmatrix_x4(q[d][0], further<ROWS>(q_at, d));
+        ldmatrix_x4(q[d][1], further<ROWS>(q_at, d) + 16 * PLACE_BYTES);
     }
     __device__ __forceinline__ bool overflowed() const {  // NaN has not, and must reach the output
         return fmaxf(fmaxf(sum[0][0], sum[0][2]), fmaxf(sum[1][0], sum[1][2])) > SUM_LIMIT;
@@ -70,7 +70,7 @@ __device__ __forceinline__ void score(float (&s)[2][2][4], const float (&base)[2
 #pragma unroll
     for (int d = 0; d < DIM_STEPS; d++) {
         unsigned k[4];
-        ldmatrix_x4(k, ((rows.k_at + tile % 2 * TILE_BYTES) ^ (d * 32)) + piece * 16 * ROW_BYTES);
+        ldmatrix_x4(k, further<KEYS>(rows.k_at + tile % SLOTS * TILE_BYTES, d) + piece * 16 * PLACE_BYTES);
         if (!KEEP_Q) rows.load_q(d);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -104,8 +104,9 @@ __device__ __forceinline__ void raise(WarpRows& rows, int tile, int piece) {
 }
 
 // Scores, weights and output of 16 keys. The layout of s as a sum is that of p as a left operand.
-template <bool MASKED>
+template <bool MASKED, bool REFERENCED>
 __device__ __forceinline__ void attend(WarpRows& rows, int tile, int piece) {
+    static_assert(REFERENCED, "-m is where sums begin");
     const unsigned ones = pack<scalar_t>(1.0f, 1.0f);
     float s[2][2][4];
     score<MASKED>(s, rows.minus_m, rows, tile, piece);
@@ -122,7 +123,7 @@ __device__ __forceinline__ void attend(WarpRows& rows, int tile, int piece) {
 #pragma unroll
     for (int d = 0; d < DIM_STEPS; d++) {
         unsigned v[4];
-        ldmatrix_x4_transposed(v, ((rows.v_at + tile % 2 * TILE_BYTES) ^ (d * 32)) + piece * 16 * ROW_BYTES);
+        ldmatrix_x4_transposed(v, further<KEYS>(rows.v_at + tile % SLOTS * TILE_BYTES, d) + piece * 16 * PLACE_BYTES);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             mma_16x8x16<scalar_t>(rows.out[i][2 * d], p[i], v[0], v[1]);

@@ -6,14 +6,16 @@ import pytest
 
 from tests.engine.planting import Fault, check_found, check_unplanted
 
-DECODE, PREFILL, TILES = "paged_decode.cu", "paged_prefill.cu", "kv_tiles.cuh"
-STATES, WARP, PLAIN = "softmax_states.cuh", "warp_rows.cuh", "attention.cu"
+DECODE, PREFILL, WGMMA = "paged_decode.cu", "paged_prefill.cu", "paged_prefill_wgmma.cu"
+BLOCK, WALK, TILES = "prefill_block.cuh", "prefill_walk.cuh", "kv_tiles.cuh"
+STATES, WARP, WARPGROUP, PLAIN = "softmax_states.cuh", "warp_rows.cuh", "warpgroup_rows.cuh", "attention.cu"
 WRITE, INPUTS = "write_kv.cu", "step_inputs.cu"
 LAUNCH, GROUPS = "../tiny_vllm/ops/paged_attention.py", "test_groups"
 BY_PAGED, BY_PLAIN = "ops/test_paged_attention.py", "ops/test_attention.py"
 BY_WRITE, BY_RUNNER = "ops/test_write_kv.py", "engine/test_runner.py"
 BY_ENGINE = "engine/test_llm_engine_answers.py"
 BOUNDARY, CHUNKS = "test_decode_at_every_boundary", "test_prefill_at_every_boundary"
+FAR, MORE_NEW = "test_scores_that_are_all_far_from_zero", "test_more_new_tokens_than_keys"
 RISE, NOBODY = "test_scores_that_rise_and_fall", "test_rows_that_nobody_owns_are_zeros"
 ALONE, COMPANY = "test_each_kernel_leaves_the_others_rows_alone", "test_decode_in_changing_company"
 
@@ -42,23 +44,50 @@ STATES_FAULTS = [
     ("no keys are 0 / 0", "sum == 0.0f ? 0.0f : value / sum", "value / sum", "test_steps"),
 ]
 PREFILL_FAULTS = [
-    ("a later span forgets those before it", "? context + first + count :", "? context + count :", CHUNKS),
-    ("a tile is taken whole too early", "span.first + 1) / KEYS", "span.first + KEYS) / KEYS", CHUNKS),
-    ("too low a reference stays", "|| walk > 0) break", "|| true) break", RISE),
-    ("the second walk adds to the first", "        rows.clear();\n        pages", "        pages", RISE),
-    ("a row without keys is 0 / 0", "rows.last_key(r) < 0 ? 0 :", "false ? 0 :", "test_more_new_tokens_than_keys"),
-    ("a span of the second request begins too early", "- request) * tokens", ") * tokens", CHUNKS),
+    ("a later span forgets those before it", BLOCK, "seq_len - length + first", "seq_len - length", CHUNKS),
+    ("a tile is taken whole too early", WALK, "(span.last_key + 1) / KEYS", "(span.last_key + KEYS) / KEYS", CHUNKS),
+    ("too low a reference stays", PREFILL, "|| walk > 0) break", "|| true) break", RISE),
+    ("the second walk adds to the first", PREFILL, "        rows.clear();\n        pages", "        pages", RISE),
+    ("a row without keys is 0 / 0", PREFILL, "rows.last_key(r) < 0 ? 0 :", "false ? 0 :", MORE_NEW),
+    ("a span of the second request begins too early", BLOCK, "- request) * tokens", ") * tokens", CHUNKS),
+    ("q comes as it is", PREFILL, "    scale_q(shared, scale);\n", "", "test_steps"),
+    ("a request's last tile has all its pages", TILES, "min(first + i * STRIDE, last)", "0", CHUNKS),
+    ("pages are looked up a tile late", TILES, "look_up(j + 2)", "look_up(j + 1)", "test_long_contexts"),
+    ("a tile is read too early", TILES, "        cp_async_wait<0>();\n", "", "test_steps"),
+    ("a tile holds what lies behind the end", TILES, "+ first < seq_len;", "+ first >= 0;", CHUNKS),
+    ("a token does not see itself", WARP, "% 2 > rows.last_key(r)", "% 2 >= rows.last_key(r)", "test_steps"),
+    ("the lowest score is the reference", WARP, "= fminf(m[0]", "= fmaxf(m[0]", "test_steps"),
+]
+WGMMA_FAULTS = [
+    ("a token does not see itself", WARPGROUP, "% 2 > rows.last_key(e", "% 2 >= rows.last_key(e", "test_steps"),
+    ("both rows of a lane have one sum", WARPGROUP, "rows.sum[i % 2] +=", "rows.sum[0] +=", "test_steps"),
+    (
+        "a sum is that of a lane",
+        WARPGROUP,
+        "            sum[r] += __shfl_xor_sync(~0u, sum[r], 2);\n",
+        "",
+        "test_steps",
+    ),
+    ("infinite weights stay", WARPGROUP, " || sum[r] > LARGEST", "", FAR),
+    ("weights of nothing stay", WARPGROUP, "sum[r] < SMALLEST || ", "", FAR),
+    ("the lowest score is the reference", WARPGROUP, "= fminf(rows.minus_m", "= fmaxf(rows.minus_m", FAR),
+    ("the second half of a head is the first", WARPGROUP, "panel * (KEYS * PLACE_BYTES)", "0 * panel", "test_steps"),
+    ("a score is read too early", WARPGROUP, "piece);\n    wgmma_wait<0>();\n    if", "piece);\n    if", "test_steps"),
+    ("a warpgroup's rows are the first ones", WGMMA, "same_for_all(threadIdx.x / 128)", "0", CHUNKS),
+    ("what was copied is not announced", WGMMA, "    shared_writes_for_wgmma();\n", "", "test_steps"),
+    (
+        "a tile is overwritten while it is read",
+        WGMMA,
+        "    if (SLOTS == 2) wgmma_wait<0>();\n",
+        "",
+        "test_long_contexts",
+    ),
+    ("the second walk adds to the first", WGMMA, "        rows.clear();\n", "", FAR),
+    ("a row without keys is 0 / 0", WGMMA, "rows.last_key(r) < 0 ? 0 :", "false ? 0 :", MORE_NEW),
 ]
 OTHER_FAULTS = [
     ("rows are divided by a little less", LAUNCH, "65536 // self._group + 1", "65536 // self._group", BY_PAGED, GROUPS),
     ("slots are divided by a little more", LAUNCH, "-(-(2**32) // tokens_a_block)", "2**25", BY_PAGED, GROUPS),
-    ("q comes as it is", PREFILL, "    scale_q(shared, scale);\n", "", BY_PAGED, "test_steps"),
-    ("a request's last tile has four pages", TILES, "min(i * KEYS_A_COPY / PAGE, last)", "0", BY_PAGED, CHUNKS),
-    ("pages are looked up a tile late", TILES, "look_up(j + 2)", "look_up(j + 1)", BY_PAGED, "test_long_contexts"),
-    ("a tile is read too early", TILES, "        cp_async_wait<0>();\n", "", BY_PAGED, "test_steps"),
-    ("a tile holds what lies behind the end", TILES, "A_COPY < left;\n", "A_COPY >= 0;\n", BY_PAGED, CHUNKS),
-    ("a token does not see itself", WARP, "% 2 > rows.last_key(r)", "% 2 >= rows.last_key(r)", BY_PAGED, "test_steps"),
-    ("the lowest score is the reference", WARP, "= fminf(m[0]", "= fmaxf(m[0]", BY_PAGED, "test_steps"),
     ("a token sees the one after it", PLAIN, "- 1 - token;", "- 2 - token;", BY_PLAIN, "test_steps"),
     (
         "earlier tiles keep their weight",
@@ -107,7 +136,7 @@ OTHER_FAULTS = [
 FAULTS = [
     *(fault(name, DECODE, old, new, BY_PAGED, killed_by) for name, old, new, killed_by in DECODE_FAULTS),
     *(fault(name, STATES, old, new, BY_PAGED, killed_by) for name, old, new, killed_by in STATES_FAULTS),
-    *(fault(name, PREFILL, old, new, BY_PAGED, killed_by) for name, old, new, killed_by in PREFILL_FAULTS),
+    *(fault(name, file, old, new, BY_PAGED, killed) for name, file, old, new, killed in PREFILL_FAULTS + WGMMA_FAULTS),
     *(fault(*each) for each in OTHER_FAULTS),
 ]
 

@@ -14,7 +14,7 @@ from tiny_vllm.ops.base import Ops
 from tiny_vllm.ops.buffers import Buffers
 from tiny_vllm.ops.decode import DecodeStages
 from tiny_vllm.ops.many_rows import VECTOR_BYTES, ManyRows
-from tiny_vllm.ops.paged_attention import BLOCK_SIZE, PagedAttention, what_is_missing
+from tiny_vllm.ops.paged_attention import BLOCK_SIZE, PREFILL, PagedAttention, what_is_missing
 from tiny_vllm.ops.persistent import PersistentLayers
 from tiny_vllm.types import Array, KVCache, StepMeta
 
@@ -27,8 +27,9 @@ FOLD = 16  # of reduce.cuh: the fewest threads it works with
 class TunedOps(Ops):
     """Each primitive launches one kernel, compiled on first use; given out, nothing is allocated.
 
-    attention: "paged" runs paged_decode.cu and paged_prefill.cu, on tensor cores, "plain" attention.cu; "auto" runs
-    the former on a GPU where they hold, and the latter on the emulator, where it is the quicker one.
+    attention: "paged" runs paged_decode.cu and paged_prefill*.cu, on tensor cores, "plain" attention.cu; "auto" runs
+    the former on a GPU where they hold, and the latter on the emulator, where it is the quicker one; "mma.sync" runs
+    paged_prefill.cu where "paged" would run paged_prefill_wgmma.cu.
     stages: "fused" runs decode_*.cu for steps of few rows that they hold for, "composed" primitives alone, "persistent"
     all layers of such a step in one kernel, and "fused" where that does not hold; "auto" chooses as with attention,
     "persistent" where it is known to be the quicker one.
@@ -49,7 +50,7 @@ class TunedOps(Ops):
         device: Device,
         config: Any,
         dtype: Any,
-        attention: Literal["auto", "plain", "paged"] = "auto",
+        attention: Literal["auto", "plain", "paged", "mma.sync"] = "auto",
         stages: Literal["auto", "composed", "fused", "persistent"] = "auto",
     ) -> None:
         super().__init__(device, config, dtype)
@@ -60,7 +61,7 @@ class TunedOps(Ops):
         self._waiting_threads = FOLD if device.name == "emulator" else THREADS
         self._vectors_of_rows, self._vector = device.name != "emulator", VECTOR_BYTES // as_dtype(dtype).itemsize
         self._paged = self._choose(attention)
-        self._only_paged = attention == "paged"
+        self._only_paged = attention in ("paged", "mma.sync")
         self._decode = self._choose_stages(stages)
         self._many = ManyRows(device, config, dtype)
         self._turns = stages != "composed" and self._many.turns
@@ -68,11 +69,11 @@ class TunedOps(Ops):
 
     def _choose(self, attention: str) -> PagedAttention | None:
         missing = what_is_missing(self.device, self.config, self.dtype)
-        if attention == "paged" and missing:
-            raise UserError(f"attention='paged' does not hold here: {missing}; leave attention at 'auto'")
+        if attention in ("paged", "mma.sync") and missing:
+            raise UserError(f"attention={attention!r} does not hold here: {missing}; leave attention at 'auto'")
         if attention == "plain" or missing or (attention == "auto" and self.device.name == "emulator"):
             return None
-        return PagedAttention(self.device, self.config, self.dtype)
+        return PagedAttention(self.device, self.config, self.dtype, PREFILL if attention == "mma.sync" else None)
 
     def _choose_stages(self, stages: str) -> DecodeStages | None:
         missing = decode.what_is_missing(self.device, self.config, self.dtype)

@@ -13,6 +13,7 @@ from tiny_vllm.bench.ops.report import rate_cells, rates
 from tiny_vllm.bench.ops.timer import Machine, Timer
 from tiny_vllm.course import load_course_ops
 from tiny_vllm.device.base import Device
+from tiny_vllm.ops.paged_attention import PREFILL, quickest_prefill, what_is_missing
 from tiny_vllm.ops.tuned import TunedOps
 
 COURSE, PLAIN, TUNED = "course", "kernels/, a kernel a primitive", "kernels/, as the engine runs them"
@@ -54,6 +55,8 @@ def rungs(device: Device, config: Any, dtype: Any) -> list[Rung]:
     found += [Rung("stage", COURSE, course)]
     plain, tuned = TunedOps(device, config, dtype, "plain", "composed"), TunedOps(device, config, dtype)
     found += [Rung("attention", "kernels/attention.cu", plain), Rung("stage", PLAIN, plain)]
+    if quickest_prefill(device) != PREFILL and not what_is_missing(device, config, dtype):
+        found += [Rung("attention prefill", "kernels/paged_prefill.cu", TunedOps(device, config, dtype, "mma.sync"))]
     return [*found, Rung("", TUNED, tuned)]
 
 
