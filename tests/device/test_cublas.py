@@ -126,8 +126,8 @@ def test_one_handle_tunes_all_shapes(library):
     with product.tuning(lambda: event):
         for columns in (8, 16, 8):
             shapes = (cublas.TUNED_ROWS, 4), (columns, 4), (cublas.TUNED_ROWS, columns)
-            arrays = [np.zeros(shape, np.float32) for shape in shapes]
-            product.gemm(*(Tunable(**vars(on_device(array))) for array in arrays))
+            x, weight, out = (Tunable(**vars(on_device(np.zeros(shape, np.float32)))) for shape in shapes)
+            product.gemm(x, weight, out)
     assert library.calls.count("cublasLtCreate") == 1
     assert library.calls.count("cublasLtMatmulAlgoGetHeuristic") == 2
 

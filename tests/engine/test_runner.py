@@ -197,7 +197,7 @@ def test_views_are_kept_for_steps_of_the_same_numbers(device, monkeypatch):
     monkeypatch.setattr("tiny_vllm.engine.step_inputs.KEPT_VIEWS", 2)
     inputs, seen = StepInputs(device, 20, 4, max_model_len=32, block_size=4), []
     for count in (1, 2, 2, 3, 1):
-        ids, meta = inputs.lay_out(plan(part("a", 0, range(5, 5 + count), [count])))
+        ids, meta = inputs.lay_out(plan(part("a", 0, list(range(5, 5 + count)), [count])))
         assert device.to_host(ids).tolist() == list(range(5, 5 + count))
         assert (meta.query_lens_host, meta.seq_lens_host) == ([count], [count])
         assert device.to_host(meta.slot_mapping).tolist() == list(range(4 * count, 5 * count))
