@@ -126,7 +126,8 @@ def test_one_handle_tunes_all_shapes(library):
     with product.tuning(lambda: event):
         for columns in (8, 16, 8):
             shapes = (cublas.TUNED_ROWS, 4), (columns, 4), (cublas.TUNED_ROWS, columns)
-            x, weight, out = (Tunable(**vars(on_device(np.zeros(shape, np.float32)))) for shape in shapes)
+            arrays = [np.zeros(shape, np.float32) for shape in shapes]  # which hold the memory
+            x, weight, out = (Tunable(**vars(on_device(array))) for array in arrays)
             product.gemm(x, weight, out)
     assert library.calls.count("cublasLtCreate") == 1
     assert library.calls.count("cublasLtMatmulAlgoGetHeuristic") == 2
