@@ -10,6 +10,7 @@ import pytest
 
 from tiny_vllm.device.emulator import Emulator, RawKernel, RawModule
 from tiny_vllm.device.emulator.check import never_written
+from tiny_vllm.device.emulator.check.poison import is_poisoned, poison
 from tiny_vllm.errors import DeviceError, KernelCheckError, KernelError, LaunchError, UserError
 
 CODE = """#line 1 "cases.cu"
@@ -243,6 +244,19 @@ def test_print_and_assert_are_the_machine_s(capsys):
     assert capsys.readouterr().out == "0 of 4\n1 of 4\n"
     with pytest.raises(LaunchError, match="assertion"):
         kernel((1,), (2,), (np.array([5], np.int32),))
+
+
+def test_arrays_may_end_while_poisoned_memory_is_looked_through():
+    """Python frees what hangs in circles at any moment."""
+    arrays = [poison(np.empty(4, np.float32)) for _ in range(9)]
+
+    class Place(int):
+        def __lt__(self, other: int) -> bool:
+            arrays.clear()
+            return int(self) < other
+
+    assert not is_poisoned(Place(0), 1)
+    assert not arrays
 
 
 def test_without_binutils(monkeypatch):

@@ -47,7 +47,7 @@ def compile_cuda(
     """
     nvrtc, includes = _load()
     flags = [f"-arch=sm_{architecture}", *(f"-I{folder}" for folder in includes), "--ptxas-options=-v"]
-    flags += [*COMMON_OPTIONS, *CUPY_OPTIONS, *options]
+    flags += [*COMMON_OPTIONS, *CUPY_OPTIONS, *_no_cache(nvrtc), *options]
     program = ctypes.c_void_p()
     _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), code.encode(), name.encode(), 0, None, None))
     try:
@@ -60,6 +60,13 @@ def compile_cuda(
         return Report(size.value, read_usage(log))
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _no_cache(nvrtc: Any) -> tuple[str, ...]:
+    """Where there is a driver, NVRTC keeps what it has compiled (from CUDA 12.9 on), and says nothing the next time."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check(nvrtc, nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    return ("-no-cache",) if (major.value, minor.value) >= (12, 9) else ()
 
 
 def read_usage(log: str) -> dict[str, KernelUsage]:

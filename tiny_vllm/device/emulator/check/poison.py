@@ -27,7 +27,8 @@ def poison(array: np.ndarray) -> np.ndarray:
 
 def is_poisoned(low: int, size: int) -> bool:
     """Whether a stretch of memory has a part of an array that `poison` filled, and that still lives."""
-    return any(low < end and begin < low + size for begin, end in _live().values())
+    stretches = list(_live().values())  # a collection of garbage in between may end arrays
+    return any(low < end and begin < low + size for begin, end in stretches)
 
 
 @lru_cache(maxsize=1)
