@@ -15,8 +15,8 @@
 // once more.
 //
 // Floor: 4 * HEAD_DIM operations for each pair of a row and a key that it sees, at the tensor cores' rate, 630 TFLOP/s
-// with mma.sync on an H200. Measured there, 32 heads of 64, 8 of keys and values: a prompt of 4,096 in 184 us, 373
-// TFLOP/s; 32 of 2,000 in 1,481 us, 354.
+// with mma.sync on an H200. Measured there, 32 heads of 64, 8 of keys and values: a prompt of 4,096 in 183 us, 376
+// TFLOP/s; 32 of 2,000 in 1,479 us, 355.
 #include "dtype.cuh"
 #ifndef HEAD_DIM
 #error "paged_prefill.cu is compiled for one head size, 64 or 128: give -DHEAD_DIM=64"
