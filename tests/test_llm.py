@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import os
 import weakref
 from collections.abc import Iterator
 from functools import cache
@@ -330,7 +331,7 @@ def test_close_gives_the_memory_back_and_ends_use(where, device):
     assert runner() is not None
     llm.close()
     assert runner() is None  # though the stream is still there
-    if device.name == "cuda":
+    if device.name == "cuda" and "PYTEST_XDIST_WORKER" not in os.environ:  # else others take memory meanwhile
         assert device.memory_info()[0] >= free - (16 << 20)  # CUDA loads its own kernels lazily, and keeps them
     llm.close()
     for use in (
