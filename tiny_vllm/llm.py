@@ -176,7 +176,7 @@ class LLM:
 
         Otherwise each graph is captured when a batch of its size comes a second time.
         """
-        self._engine.check_open().runner.warm_up()
+        self._shared.warm_up()
 
     def stats(self) -> EngineStats:
         """Requests, blocks and tokens, of this moment and since the start."""

@@ -153,6 +153,17 @@ def test_each_output_is_a_copy():
     assert (outputs[0].request_id, outputs[0].prompt) == ("r", "a prompt")
 
 
+def test_the_last_output_is_a_copy_too():
+    """Hazard: the prompt of a finished request handed out as it is, while the caller holds the Request."""
+    engine = make_engine(Script([40]))
+    request = engine.make_request("r", {"prompt_token_ids": PROMPT}, SamplingParams(0.0, max_tokens=1))
+    engine.add_request("r", request)
+    [output] = engine.step()
+    assert output.finished
+    output.prompt_token_ids.append(1)
+    assert request.prompt_token_ids == PROMPT
+
+
 def test_texts_grow_and_hold_no_half_character():
     ids = TOKENIZER.encode("é😀!", add_special_tokens=False)
     texts = [output.outputs[0].text for output in run([*ids, EOS], max_tokens=50)[0]]

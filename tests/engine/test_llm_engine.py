@@ -291,6 +291,20 @@ def test_to_the_very_end_with_graphs(device, overlapped):
     assert engine.check_open().runner.graphs.num_captured >= 2
 
 
+@pytest.mark.parametrize("overlapped", LOOPS)
+def test_warming_up_between_two_steps(device, overlapped):
+    """Hazard: a warm-up takes the ids in flight from the next step, or leaves its own tokens in the cache."""
+    engine = make_engine(device, max_model_len=100, max_num_seqs=4, async_scheduling=overlapped)
+    prompts = [tokens(seed, 20) for seed in range(3)]
+    for index, prompt in enumerate(prompts):
+        add(engine, str(index), prompt, greedy(8))
+    steps_until(engine, "0", 3)
+    engine.warm_up()
+    ended = drain(engine)
+    for index, prompt in enumerate(prompts):
+        assert near_ties("tiny", prompt, ended[str(index)].outputs[0].token_ids) == 0
+
+
 def test_every_batch_size_with_graphs(device):
     """Hazard: batch sizes above or between the captured ones: each from 1 to max_num_seqs, equal to the reference."""
     most = 19

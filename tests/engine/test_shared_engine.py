@@ -15,7 +15,7 @@ from tiny_vllm.errors import UserError
 from tiny_vllm.types import Request, RequestOutput
 
 LONG = 60  # seconds until a test that hangs gives up; nothing waits so long otherwise
-CALLS = ("make_request", "add_request", "abort_request", "step", "stats", "close")
+CALLS = ("make_request", "add_request", "abort_request", "step", "stats", "warm_up", "close")
 
 
 class Doorman:
@@ -73,6 +73,8 @@ def caller(wish: str, shared: SharedEngine) -> Callable[[], object]:
     """What the second thread does; whatever must come before is done."""
     if wish == "stats":
         return shared.stats
+    if wish == "warm up":
+        return shared.warm_up
     if wish == "close":
         return shared.close
     stream: Iterator[RequestOutput] = shared.stream(request(shared, "second", 2))
@@ -82,7 +84,7 @@ def caller(wish: str, shared: SharedEngine) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("overlapped", [False, True], ids=["plain", "overlapped"])
-@pytest.mark.parametrize("wish", ["add", "step", "abort", "stats", "close"])
+@pytest.mark.parametrize("wish", ["add", "step", "abort", "stats", "warm up", "close"])
 def test_who_comes_in_the_middle_of_a_step_waits(device, wish, overlapped, monkeypatch):
     """Hazard: two threads on one LLM. The one that comes second waits at the lock until the step has ended."""
     shared = SharedEngine(make_engine(device, max_model_len=100, async_scheduling=overlapped))

@@ -43,7 +43,6 @@ class LLMEngine:
         self._answers: dict[str, Answer] = {}  # by the scheduler's: n of them a group
         self._scored: set[str] = set()  # of these, whose prompts' log-probabilities are wanted
         self._in_flight: Draw | None = None
-        self._taken_in: Draw | None = None  # the last; what it holds is given back when nobody waits for an answer
         self._is_stepping = False
         self._num_steps = self._num_prompt_tokens = self._num_generated_tokens = 0
         self._seconds = 0.0
@@ -154,7 +153,6 @@ class LLMEngine:
         draw, self._in_flight = self._in_flight, None
         if draw is None:
             return []
-        self._taken_in = draw
         updated = [self._answers[r.request_id] for r in parts.scheduler.update(draw.plan, draw.token_ids())]
         self._num_generated_tokens += len(updated)
         for answer in updated:
@@ -203,6 +201,10 @@ class LLMEngine:
 
     # ---- state
 
+    def warm_up(self) -> None:
+        """Run and capture now what would be when it first comes; between two steps, even while one is in flight."""
+        self.check_open().runner.warm_up()
+
     def stats(self) -> EngineStats:
         """Figures of this moment and since the start."""
         parts = self.check_open()
@@ -228,5 +230,5 @@ class LLMEngine:
 
     def close(self) -> None:
         """Let go of all device memory; unfinished requests are gone."""
-        self._parts = self._in_flight = self._taken_in = None
+        self._parts = self._in_flight = None
         self._groups, self._answers = {}, {}

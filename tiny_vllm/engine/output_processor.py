@@ -105,12 +105,10 @@ class Group:
         """What the request has become."""
         request, found = self.request, self.answers[0].prompt_logprobs
         outputs = [answer.snapshot() for answer in self.answers if answer.request.output_token_ids]
-        # A copy, while the request still needs its own
-        prompt_token_ids = request.prompt_token_ids if self.finished else list(request.prompt_token_ids)
         return RequestOutput(
             request.request_id,
             request.prompt,
-            prompt_token_ids,
+            list(request.prompt_token_ids),
             outputs,
             self.finished,
             None if found is None else list(found),

@@ -55,6 +55,11 @@ class SharedEngine:
         with self._lock:
             return self.engine.stats()
 
+    def warm_up(self) -> None:
+        """Warm the engine up, after the step that another thread may be at: both write to the same buffers."""
+        with self._lock:
+            self.engine.warm_up()
+
     def close(self) -> None:
         """Close the engine, after the step that another thread may be at."""
         with self._lock:

@@ -92,7 +92,8 @@ class StepInputs:
             last, positions = [end - 1 for end in ends], [max(length - 1, 0) for length in seq_lens]
         views = self._copy((tokens, [0, *ends], seq_lens, rows, wanted, last, positions, places, blocks))
         self._update_tables(views.places, views.blocks)
-        self._last_rows = {part.request_id: row for row, part in enumerate(p for p in parts if p.is_sampled)}
+        if parts:  # a warm-up between two steps has none, and draws nothing
+            self._last_rows = {part.request_id: row for row, part in enumerate(p for p in parts if p.is_sampled)}
         meta = views.of_lengths(query_lens, seq_lens)
         self._newest = views.tokens, views.rows, meta
         if place:
