@@ -3,11 +3,12 @@
 // A tile is KEYS keys, then their KEYS values, a row of HEAD_DIM elements each. SLOTS tiles have a place in shared
 // memory: while the block computes with one, cp.async fills the next. The pages are looked up one tile before that.
 // Tensor cores read the same 16-byte chunk of eight rows at once, and rows of 128 bytes would put the eight into the
-// same banks; so chunk c of row r lies at place c ^ (r % 8) of its row (a swizzle). Steps of 8 rows leave r % 8 alone,
-// and a step of s chunks from an even one is address ^ (16 * s): walking costs one instruction. A place is PLACE_BYTES
-// long: what a longer row has beyond that lies behind the first parts of all rows. The file that includes this says
-// KEYS, SLOTS, PLACE_BYTES, THREADS of the block, FETCHERS, how many of them fetch, and what a thread does between its
-// writes to shared memory and the barrier, shared_is_written().
+// same banks; so chunk c of row r is the one numbered c ^ (r % 8) in its row's place (a swizzle). Steps of 8 rows leave
+// r % 8 alone, and a step of s chunks from an even one is address ^ (16 * s): walking costs one instruction. A row's
+// place has PLACE_BYTES; the second half of a row of twice as many lies behind the first halves of all rows.
+// The file that includes this says KEYS, SLOTS, PLACE_BYTES, THREADS of the block, FETCHERS, how many of them fetch,
+// and before_barrier(): what a thread has to do so that, behind the barrier, the others can read what it copied, and
+// nobody reads what is written over.
 #pragma once
 #include "dtype.cuh"
 #include "ptx.cuh"
@@ -17,8 +18,8 @@ constexpr int CHUNKS = HEAD_DIM / 8;  // in a row
 constexpr int ROW_BYTES = HEAD_DIM * 2;
 constexpr int PLACE_CHUNKS = PLACE_BYTES / 16;
 constexpr int KEYS_BYTES = KEYS * ROW_BYTES, TILE_BYTES = 2 * KEYS_BYTES;
-constexpr int COPIES = KEYS * CHUNKS / FETCHERS;                     // of keys, by one thread for one tile
-constexpr int KEYS_A_COPY = FETCHERS / CHUNKS;                       // that all fetchers copy together
+constexpr int COPIES = KEYS * CHUNKS / FETCHERS;                     // by one thread for a tile: as many chunks of keys
+constexpr int KEYS_A_COPY = FETCHERS / CHUNKS;                       // that all fetchers together copy at one time
 constexpr int STRIDE = KEYS_A_COPY > PAGE ? KEYS_A_COPY / PAGE : 1;  // of the pages that one thread copies from
 constexpr int PAGES = KEYS / PAGE / STRIDE;                          // of them in a tile
 static_assert(HEAD_DIM % 64 == 0, "the swizzle permutes 8 chunks");
@@ -89,10 +90,11 @@ struct KvTiles {
         look_up(1);
     }
 
-    // Wait until tile j is there for all threads, and all are done with tile j - SLOTS + 1; fetch the next of `count`.
+    // Wait until tile j is there for all threads, and all are done with tile j - SLOTS + 1; fetch tile j + 1, if it is
+    // one of the `count`, over that one.
     __device__ __forceinline__ void next(int j, int count) {
         cp_async_wait<0>();
-        shared_is_written();
+        before_barrier();
         __syncthreads();
         if (j + 1 < count) fetch(j + 1);
         look_up(j + 2);

@@ -25,7 +25,7 @@
 constexpr int ROWS = 128, THREADS = 128, FETCHERS = THREADS;  // of a block
 constexpr int KEYS = HEAD_DIM == 64 ? 64 : 32;                // of a tile: by the registers of a fully unrolled one
 constexpr int SLOTS = 2, PLACE_BYTES = HEAD_DIM * 2;
-__device__ __forceinline__ void shared_is_written() {}
+__device__ __forceinline__ void before_barrier() {}
 #include "prefill_block.cuh"
 #include "warp_rows.cuh"
 #include "prefill_walk.cuh"
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                   float scale) {                               // log2(e) / sqrt(HEAD_DIM)
     extern __shared__ __align__(1024) unsigned char shared[];  // ROWS rows of q, then two tiles
     const Divider token{group_inverse};
-    const int kv_head = blockIdx.x, slot = gridDim.y - 1 - blockIdx.y, tokens = token(ROWS);
+    const int kv_head = blockIdx.x, slot = gridDim.y - 1 - blockIdx.y, tokens = token(ROWS);  // the longest work first
     const Span span = find_span(query_start_loc, seq_lens, slot, tokens, tokens_inverse, num_tokens, num_requests);
     if (span.count <= 0) return;
     if (span.keys <= 0) return store_zeros(out, span, kv_head, num_kv_heads, group, token);

@@ -19,13 +19,15 @@
 
 // By registers: two blocks of 64 elements have room on a multiprocessor, or one of 128.
 constexpr int WARPGROUPS = HEAD_DIM == 64 ? 2 : 3, BLOCKS = HEAD_DIM == 64 ? 2 : 1;
-constexpr int ROWS = 64 * WARPGROUPS, THREADS = 128 * WARPGROUPS, FETCHERS = 256;
+constexpr int ROWS = 64 * WARPGROUPS, THREADS = 128 * WARPGROUPS;  // of a block
+constexpr int FETCHERS = 256;  // 384 threads could not share a tile evenly: the last 128 fetch nothing
 constexpr int KEYS = HEAD_DIM == 64 ? 128 : 64;  // of a tile
-constexpr int SLOTS = HEAD_DIM == 64 ? 2 : 3;    // with three a warpgroup may be a tile behind
+constexpr int SLOTS = HEAD_DIM == 64 ? 2 : 3;    // with three the last products of a tile go on behind the next barrier
 constexpr int PLACE_BYTES = 128;                 // as wgmma.cuh wants it
 
-// Before a barrier behind which the tile before last is written over: with two slots that is the last one.
-__device__ __forceinline__ void shared_is_written() {
+// Behind the barrier the oldest slot is written over. With two slots it is the last tile's, which products may still
+// read; those that read the oldest of three have been waited for, in the last tile's attend.
+__device__ __forceinline__ void before_barrier() {
     if (SLOTS == 2) wgmma_wait<0>();
     shared_writes_for_wgmma();
 }
@@ -84,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                         float scale) {                         // log2(e) / sqrt(HEAD_DIM)
     extern __shared__ __align__(1024) unsigned char shared[];  // ROWS rows of q, then SLOTS tiles
     const Divider token{group_inverse};
-    const int kv_head = blockIdx.x, slot = gridDim.y - 1 - blockIdx.y, tokens = token(ROWS);
+    const int kv_head = blockIdx.x, slot = gridDim.y - 1 - blockIdx.y, tokens = token(ROWS);  // the longest work first
     const Span span =
         known_as_one(find_span(query_start_loc, seq_lens, slot, tokens, tokens_inverse, num_tokens, num_requests));
     if (span.count <= 0) return;
@@ -107,8 +109,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         find_maxima(rows, pages, span);
         rows.clear();
         pages.next(0, count);
-        attend_all<true>(rows, pages, span, 0);  // rare: short code
+        attend_all<true>(rows, pages, span, 0);  // rare: one short loop, which masks every tile
         rows.finish();
+        __syncthreads();  // all products with q are over, whose place `store` takes
     }
     store(out, shared, rows, span, kv_head, num_kv_heads, group, token);
 }

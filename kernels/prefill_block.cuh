@@ -9,13 +9,14 @@
 // What a block computes: some new tokens of a request, that follow each other.
 struct Span {
     int request;
-    int row, count;  // of q: the first token's; how many tokens
-    int last_key;    // that the first token sees; may be negative, then some rows see none
-    int keys;        // that the last of the tokens sees
+    int row;       // of q and of the output: the first token's
+    int count;     // of tokens; not above 0: the block has nothing to do
+    int last_key;  // that the first token sees; may be negative, then some rows see none
+    int keys;      // how many the last of the tokens sees
 };
 
 // Request r owns the slots from start[r] / tokens + r on, which is at least as many as it needs. "Request" num_requests
-// is what follows the last one, with no key. The last slot comes first: late tokens see the most keys.
+// is what follows the last one, with no key. Late tokens see the most keys, so the kernels begin with the last slot.
 __device__ __forceinline__ Span find_span(const int* query_start_loc, const int* seq_lens, int slot, int tokens,
                                           unsigned tokens_inverse, int num_tokens, int num_requests) {
     const int lane = threadIdx.x % 32;
@@ -32,13 +33,13 @@ __device__ __forceinline__ Span find_span(const int* query_start_loc, const int*
     return {request, start + first, count, last_key, seq_len > 0 ? last_key + count : 0};
 }
 
-// Row -> token by a multiplication with inverse = 65536 / group + 1: exact for rows up to 128, all that a block has.
+// Row -> token by a multiplication with inverse = 65536 / group + 1: exact up to row 1,086, while group is at most 64.
 struct Divider {
     int inverse;
     __device__ __forceinline__ int operator()(int row) const { return row * inverse >> 16; }
 };
 
-// The block's rows of q into shared memory; rows beyond the span become zeros.
+// The block's rows of q into shared memory; rows beyond the span become zeros. KvTiles::begin commits the copies.
 __device__ __forceinline__ void fetch_q(unsigned to, const scalar_t* q, int q_stride, const Span& span, int kv_head,
                                         int group, Divider token) {
 #pragma unroll 4
@@ -50,7 +51,7 @@ __device__ __forceinline__ void fetch_q(unsigned to, const scalar_t* q, int q_st
     }
 }
 
-// What this thread has fetched of q, times `scale`; rounded once more.
+// What this thread has fetched of q, times `scale`; rounded once more. Waits for its share of tile 0 too.
 __device__ __forceinline__ void scale_q(unsigned char* shared, float scale) {
     cp_async_wait<0>();
 #pragma unroll 4

@@ -1,7 +1,7 @@
 // kernels/prefill_walk.cuh: the walk of a prefill's block over all keys that it sees, and the way of its rows home.
 //
-// For any Rows (warp_rows.cuh, warpgroup_rows.cuh) with attend<MASKED, REFERENCED>(rows, tile, piece), PIECE keys at a
-// time, and raise(rows, tile, piece).
+// For any Rows (warp_rows.cuh, warpgroup_rows.cuh) with attend<MASKED, REFERENCED>(rows, tile, piece) and raise(rows,
+// tile, piece), for PIECE keys of the PIECES * PIECE of a tile. UNROLLED pieces of a whole tile run without a branch.
 #pragma once
 #include "prefill_block.cuh"
 
@@ -12,9 +12,9 @@ __device__ __forceinline__ int count_whole_tiles(const Span& span) {
     return max(0, min((span.last_key + 1) / KEYS, count_tiles(span)));
 }
 
-// All keys, from tile 0, which must be there. The `whole` first tiles are one block of instructions without a branch.
-// In the others each row sees a part; pieces that no row sees are left out. REFERENCED: scores are taken relative to
-// the rows' references, not to 0.
+// All keys, from tile 0, which must be there. Of the `whole` first tiles each row sees every key, so nothing is masked.
+// Of the others rows may see a part; pieces that no row sees are left out. REFERENCED: scores are taken relative to the
+// rows' references, not to 0.
 template <bool REFERENCED, class Rows>
 __device__ __forceinline__ void attend_all(Rows& rows, KvTiles& kv, const Span& span, int whole) {
     const int tiles = count_tiles(span);
@@ -30,7 +30,7 @@ __device__ __forceinline__ void attend_all(Rows& rows, KvTiles& kv, const Span& 
     }
 }
 
-// The true maxima, in a walk over all keys; ends with tile 0 on its way again.
+// The true maxima, in a walk over all keys, behind a barrier; ends with tile 0 on its way again.
 template <class Rows>
 __device__ __forceinline__ void find_maxima(Rows& rows, KvTiles& kv, const Span& span) {
     const int tiles = count_tiles(span);

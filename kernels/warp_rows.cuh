@@ -8,8 +8,8 @@
 // and their rounding stands between two products. Whether m was too low shows in the end.
 //
 // A lane holds of a sum of products what ptx.cuh says: with g = lane / 4 and t = lane % 4, rows g and g+8, columns 2t
-// and 2t+1. Scores, once rounded, are the left operand of the next product as they lie. Keys and values come by
-// ldmatrix out of the tiles of kv_tiles.cuh; each such operand serves both halves of the rows: with 16 rows shared
+// and 2t+1. Weights, once rounded, are the left operand of the next product where the scores lay. Keys and values come
+// by ldmatrix out of the tiles of kv_tiles.cuh; each such operand serves both halves of the rows: with 16 rows shared
 // memory would limit.
 #pragma once
 #include "kv_tiles.cuh"

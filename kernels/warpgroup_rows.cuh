@@ -3,20 +3,21 @@
 //
 // The softmax is that of warp_rows.cuh: relative to a reference m that stays as it is. In bfloat16, which has the range
 // of a float, m is 0: the tensor cores begin sums at zero by themselves. In half it is the largest of a row's first 64
-// scores, and -m is where the sums of the score products begin. A row whose sum of weights is not between SMALLEST and
-// LARGEST wants its true maximum as m, and another walk.
-// Scores, once rounded, are the left operand of the next product as they lie. The products of 16 keys begin when their
-// weights are there, and go on while those of the next 16 are worked out. A warpgroup waits for its own products;
-// others compute meanwhile.
+// scores, and -m is where the sums of the score products begin. If some row's sum of weights is not between SMALLEST
+// and LARGEST, the whole block walks again, with each row's true maximum as m.
+// Weights, once rounded, are the left operand of the next product where the scores lay. The products of 16 keys begin
+// when their weights are there, and go on while those of the next 16 are worked out. A warpgroup waits for its own
+// products; others compute meanwhile.
 #pragma once
 #include "kv_tiles.cuh"
 #include "wgmma.cuh"
 
-constexpr int WARP_ROWS = 16, DIM_STEPS = HEAD_DIM / 16, PANELS = HEAD_DIM / 64;
+constexpr int WARP_ROWS = 16, DIM_STEPS = HEAD_DIM / 16;  // a product sums over 16 elements
+constexpr int PANELS = HEAD_DIM / 64;                     // of 64 elements, in a row of q, keys, values and output
 constexpr int PIECE = 64, PIECES = KEYS / PIECE, UNROLLED = 1;
 constexpr bool HALF = is_half<scalar_t>;
-constexpr float MINUS_INFINITY = -1e30f;  // finite: minus itself it is 0, where -inf - -inf is NaN
-constexpr float SMALLEST = HALF ? 0.5f : 5.4e-20f, LARGEST = HALF ? 6e4f : 1.8e19f;  // half ends at 65,504; 2^-64, 2^64
+constexpr float MINUS_INFINITY = -1e30f;                 // finite: minus itself it is 0, where -inf - -inf is NaN
+constexpr float SMALLEST = 5.4e-20f, LARGEST = 1.8e19f;  // 2^-64, 2^64; an infinite weight of half is in the sum, too
 
 // A thread's part of a warpgroup's rows: index r = 0, 1 is row 8r + g of its warp.
 struct WarpgroupRows {

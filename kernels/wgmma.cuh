@@ -14,9 +14,9 @@
 // registers that take part; wgmma_commit makes a group of those begun; until wgmma_wait says that a group is done, its
 // sums and its left operand may not be touched, nor its right operand in shared memory.
 //
-// An operand in shared memory is a tile of rows of 64 elements, 128 bytes; chunk c of row r, 16 bytes, lies at place
-// c ^ (r % 8) of its row, and the tile begins at a multiple of 1,024 bytes. As a right operand its rows are the columns
-// of the product and its columns what is summed over, or, transposed, the other way round.
+// An operand in shared memory is part of a tile of rows of 64 elements, 128 bytes; chunk c of row r, 16 bytes, is the
+// one numbered c ^ (r % 8) of its row, and the tile begins at a multiple of 1,024 bytes. As a right operand its rows
+// are the columns of the product and its columns what is summed over, or, transposed, the other way round.
 #pragma once
 #include "ptx.cuh"
 

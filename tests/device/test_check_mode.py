@@ -246,6 +246,23 @@ def test_print_and_assert_are_the_machine_s(capsys):
         kernel((1,), (2,), (np.array([5], np.int32),))
 
 
+def test_shared_memory_is_unwritten_again_after_a_larger_array():
+    """A larger array brings a larger arena, whose launches are counted anew."""
+    code = """
+    extern "C" __global__ void k(float* y, int write) {
+        __shared__ float s[32];
+        if (write) s[threadIdx.x] = 1.0f;
+        __syncthreads();
+        y[threadIdx.x] = s[threadIdx.x];
+    }
+    """
+    kernel = RawKernel(code, "k", check=True)
+    for _ in range(3):
+        kernel((1,), (32,), (np.zeros(32, np.float32), 1))
+    with pytest.raises(KernelCheckError, match="which no thread of its block has written"):
+        kernel((1,), (32,), (np.zeros(8 << 20, np.float32), 0))
+
+
 def test_arrays_may_end_while_poisoned_memory_is_looked_through():
     """Python frees what hangs in circles at any moment."""
     arrays = [poison(np.empty(4, np.float32)) for _ in range(9)]

@@ -7,6 +7,7 @@ their root mean square is smaller by far: that holds a lost key, which one eleme
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from tests.ops.cases import DTYPES, Shape, poisoned, random, step_meta
 from tests.ops.test_attention import STEPS, Case, make_case
+from tiny_vllm.device.emulator import Emulator
 from tiny_vllm.device.source import load_source, runs_on
 from tiny_vllm.ops import paged_attention
 from tiny_vllm.ops.paged_attention import BLOCKS, DECODE, PREFILL, WGMMA
@@ -22,7 +24,8 @@ from tiny_vllm.ops.tuned import TunedOps
 from tiny_vllm.reference.ops import attention_rows
 
 UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half a unit in the last place, of 1.0
-GROUPS = {1: (2, 2), 3: (6, 2), 4: (4, 1), 7: (7, 1), 8: (16, 2)}  # query heads a key/value head: heads, kv_heads
+# Query heads a key/value head: heads, kv_heads
+GROUPS = {1: (2, 2), 3: (6, 2), 4: (4, 1), 5: (5, 1), 6: (12, 2), 7: (7, 1), 8: (16, 2)}
 
 
 @pytest.fixture(params=["bfloat16", "float16"])
@@ -113,6 +116,18 @@ def test_prefill_at_every_boundary(group, head_dim, prefill, make, device, dtype
         check(run(ops, case), case)
 
 
+def test_numbers_behind_a_request_s_blocks_are_not_looked_at(make, device, dtype, rng):
+    ops = make(64)
+    lengths = [(1, 16), (33, 33), (2, 130), (1, 0), (1, 129), (64, 128), (3, 0)]
+    case = make_case(device, rng, ops.config, dtype, lengths)
+    table = device.to_host(case.meta.block_table)
+    wide = np.resize(np.array([-1, 2**31 - 1], np.int32), (len(table), table.shape[1] + 5))
+    for r, (_, length) in enumerate(lengths):
+        wide[r, : -(-length // 16)] = table[r, : -(-length // 16)]
+    case.meta = replace(case.meta, block_table=device.asarray(wide))
+    check(run(ops, case), case)
+
+
 def test_random_steps(make, device, dtype, rng):
     """Lone tokens, chunks, requests with nothing to do and padded ones, in any order."""
     ops = make(64)
@@ -161,14 +176,23 @@ def test_a_warp_with_very_many_pages(make, device, dtype, rng, monkeypatch):
 
 
 def hot_case(
-    ops: TunedOps, rng: np.random.Generator, lengths: list[tuple[int, int]], rise: float, start: float = 0
+    ops: TunedOps,
+    rng: np.random.Generator,
+    lengths: list[tuple[int, int]],
+    rise: float,
+    start: float = 0,
+    rows: slice = slice(None),
 ) -> Case:
-    """Scores that rise, or fall, with the position, from about `start` at the first key by `rise` to the last."""
+    """Scores that rise, or fall, with the position, from about `start` at the first key by `rise` to the last.
+
+    rows: of q, those whose scores do so; the others' stay about zero.
+    """
     case = make_case(ops.device, rng, ops.config, ops.dtype, lengths)
     shape, row = ops.config, 0
     heads, kv_heads, dim = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
     tables = ops.device.to_host(case.meta.block_table)
-    case.q[:, ::dim] = 8  # the first dimension of each head carries the rise
+    case.q[:, ::dim] = 0
+    case.q[rows, ::dim] = 8  # the first dimension of each head carries the rise
     for (new, length), table in zip(lengths, tables, strict=True):
         position = np.arange(length)
         for p in position:
@@ -205,6 +229,32 @@ def test_scores_that_are_all_far_from_zero(start, head_dim, make, rng):
     unit = UNIT[got.dtype.name]
     largest = np.nanmax(np.abs(case.kv[:, :, 1].astype(np.float32)))
     np.testing.assert_allclose(got.astype(np.float32), case.expected, rtol=2 * unit, atol=1.1 * unit * largest)
+
+
+@pytest.mark.parametrize("start", [200.0, -200.0])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_one_token_makes_its_block_walk_again(start, head_dim, make, rng):
+    """And the rows beside it come out as they would without it."""
+    ops = make(head_dim)
+    case = hot_case(ops, rng, [(70, 150), (1, 30), (20, 20)], 5.0, start, slice(33, 34))
+    got = run(ops, case)
+    unit = UNIT[got.dtype.name]
+    largest = np.nanmax(np.abs(case.kv[:, :, 1].astype(np.float32)))
+    np.testing.assert_allclose(got.astype(np.float32), case.expected, rtol=2 * unit, atol=1.1 * unit * largest)
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("name", [PREFILL, WGMMA])
+def test_check_mode_finds_nothing(name, order, device, dtype, rng, monkeypatch):
+    """In one walk, and in two."""
+    if device.name != "emulator":
+        pytest.skip("a GPU does not watch its kernels")
+    monkeypatch.setenv("TINY_VLLM_CHECK", "1")
+    monkeypatch.setenv("TINY_VLLM_THREAD_ORDER", order)
+    ops = TunedOps(Emulator(), Shape(3, 1, 64), dtype, attention="mma.sync" if name == PREFILL else "paged")
+    ops.reserve(1, 1, 1)
+    for rise in (1.0, 300.0):
+        assert np.isfinite(run(ops, hot_case(ops, rng, [(50, 150), (1, 40), (3, 20)], rise)).astype(np.float32)).all()
 
 
 def test_huge_queries(make, device, dtype, rng):

@@ -63,6 +63,8 @@ EXPORT void check_begin(const LaunchNote* note, const Region* region_list, const
     findings.clear(), found_at.clear(), split_words.clear(), block_epochs.clear(), released.clear(), clear_counts();
     counting = note->count;
     running = false, recent = Variable{};
+    // Another arena counts its launches from the start: what shared memory knows of higher ones would never be past
+    if (box_words && note->epoch <= epoch) memset((void*)box_words, 0, (box_bytes / 4 + 1) * sizeof(Word));
     epoch = launch_epoch = (uint32_t)note->epoch;
     memset(warp_clocks, 0, sizeof warp_clocks);
 }
