@@ -14,7 +14,7 @@ from tiny_vllm.errors import UserError
 from tiny_vllm.types import Array, StepMeta
 
 DECODE, PREFILL, WGMMA = "paged_decode", "paged_prefill", "paged_prefill_wgmma"
-BLOCK_SIZE = 16  # tokens in a block of the cache: PAGE of both files
+BLOCK_SIZE = 16  # tokens in a block of the cache: PAGE of kv_tiles.cuh and paged_decode.cu
 HEAD_DIMS = (64, 128)
 MAX_GROUP = 8  # query heads a key/value head
 WAVE = 128  # CUDA blocks that a GPU runs at one time, about: one on each multiprocessor (A100 108, H100 and H200 132)
@@ -101,7 +101,7 @@ class PagedAttention:
         self._head_dim, self._kv_heads = config.head_dim, config.num_key_value_heads
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._scale = math.log2(math.e) / math.sqrt(config.head_dim)  # the kernels work in powers of two
-        self._state = config.head_dim + 4  # STATE of paged_decode.cu
+        self._state = config.head_dim + 4  # STATE of softmax_states.cuh
         self._prefill_name = prefill or quickest_prefill(device)
         self._kernels: dict[str, Kernel] = {}
         self._scratch: tuple[Array, Array] | None = None
