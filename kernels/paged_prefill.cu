@@ -1,8 +1,8 @@
 // kernels/paged_prefill.cu: causal attention of many new tokens a request over the paged cache, on tensor cores.
 //
 // requires: sm_80, 16-bit SCALAR, HEAD_DIM 64 or 128; pages (blocks of the cache) of 16 tokens, at most 64 query heads
-// a key/value head. kernels/attention.cu stands in where that does not hold. Rows of q lie a multiple of
-// 8 elements apart.
+// a key/value head (the engine asks for 8). kernels/attention.cu stands in where that does not hold. Rows of q lie a
+// multiple of 8 elements apart.
 //
 // Grid (num_kv_heads, slots), slots = num_tokens / tokens + num_requests + 1, tokens = ROWS / group; 128 threads.
 // All `group` query heads that share a key/value head are computed together: row t * group + h of a block is head h of
