@@ -10,7 +10,14 @@ from tests.ops.test_attention import Case, make_case
 from tests.ops.test_attention import run as run_attention
 from tiny_vllm.device.emulator import Emulator
 from tiny_vllm.errors import UserError
-from tiny_vllm.ops.paged_attention import MAX_SPLITS, WAVE, PagedAttention, plan_decode, what_is_missing
+from tiny_vllm.ops.paged_attention import (
+    MAX_SPLITS,
+    WAVE,
+    PagedAttention,
+    plan_decode,
+    quickest_prefill,
+    what_is_missing,
+)
 from tiny_vllm.ops.tuned import TunedOps
 
 BF16, LENGTHS = DTYPES["bfloat16"], [(1, 20), (9, 25), (1, 0)]
@@ -49,9 +56,22 @@ def test_where_it_does_not(reason, case, rng):
     dtype, gpu = DTYPES[name], PretendedGPU(capability)
     assert what_is_missing(gpu, shape, dtype, block_size) == reason
     inputs = make_case(gpu, rng, shape, dtype, LENGTHS, block_size)
-    with pytest.raises(UserError, match=rf"attention='paged' does not hold here: {reason}; leave attention at 'auto'"):
-        run_attention(TunedOps(gpu, shape, dtype, attention="paged"), gpu, inputs)
+    for choice in ("paged", "mma.sync"):
+        with pytest.raises(
+            UserError, match=rf"attention='{choice}' does not hold here: {reason}; leave attention at 'auto'"
+        ):
+            run_attention(TunedOps(gpu, shape, dtype, attention=choice), gpu, inputs)
     assert_close(run_attention(TunedOps(gpu, shape, dtype), gpu, inputs), inputs.expected)
+
+
+def test_hopper_s_own_products_are_for_hopper_alone():
+    assert [quickest_prefill(Emulator(each)) for each in (80, 89, 90, 100, 120)] == [
+        "paged_prefill",
+        "paged_prefill",
+        "paged_prefill_wgmma",
+        "paged_prefill",
+        "paged_prefill",
+    ]
 
 
 def paged_was_used(ops: TunedOps, inputs: Case) -> bool:

@@ -22,6 +22,7 @@ THREADS = 256  # of a block whose threads never wait
 MOST_THREADS = 1024  # of any block
 COLUMNS = 4  # of attention.cu: output columns of a thread
 FOLD = 16  # of reduce.cuh: the fewest threads it works with
+BY_TENSOR_CORES = ("paged", "mma.sync")  # choices of attention that nothing may stand in for
 
 
 class TunedOps(Ops):
@@ -61,7 +62,7 @@ class TunedOps(Ops):
         self._waiting_threads = FOLD if device.name == "emulator" else THREADS
         self._vectors_of_rows, self._vector = device.name != "emulator", VECTOR_BYTES // as_dtype(dtype).itemsize
         self._paged = self._choose(attention)
-        self._only_paged = attention in ("paged", "mma.sync")
+        self._asked_for = attention
         self._decode = self._choose_stages(stages)
         self._many = ManyRows(device, config, dtype)
         self._turns = stages != "composed" and self._many.turns
@@ -69,8 +70,8 @@ class TunedOps(Ops):
 
     def _choose(self, attention: str) -> PagedAttention | None:
         missing = what_is_missing(self.device, self.config, self.dtype)
-        if attention in ("paged", "mma.sync") and missing:
-            raise UserError(f"attention={attention!r} does not hold here: {missing}; leave attention at 'auto'")
+        if attention in BY_TENSOR_CORES and missing:
+            raise _refusal(attention, missing)
         if attention == "plain" or missing or (attention == "auto" and self.device.name == "emulator"):
             return None
         return PagedAttention(self.device, self.config, self.dtype, PREFILL if attention == "mma.sync" else None)
@@ -161,9 +162,9 @@ class TunedOps(Ops):
         return out
 
     def _holds(self, block_size: int) -> bool:
-        if self._only_paged and block_size != BLOCK_SIZE:
+        if self._asked_for in BY_TENSOR_CORES and block_size != BLOCK_SIZE:
             missing = what_is_missing(self.device, self.config, self.dtype, block_size)
-            raise UserError(f"attention='paged' does not hold here: {missing}; leave attention at 'auto'")
+            raise _refusal(self._asked_for, missing)
         return block_size == BLOCK_SIZE
 
     def take_rows(self, x: Array, rows: Array, out: Array | None = None) -> Array:
@@ -239,3 +240,7 @@ class TunedOps(Ops):
             return self.device.empty(shape, self.dtype)
         check_shape(f"{op}: out", out, shape)
         return out
+
+
+def _refusal(attention: str, missing: str) -> UserError:
+    return UserError(f"attention={attention!r} does not hold here: {missing}; leave attention at 'auto'")
